@@ -1,0 +1,101 @@
+"""Window and its metadata: what every data set in r2no yields, and what its channels are."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from r2no._types import Grid
+from r2no.errors import EmptySplitError, ShapeError
+
+
+@dataclass(frozen=True)
+class Fields:
+    """What the axes and channels of a window mean; travels with the tensors so nothing guesses.
+
+    ``history_channels`` may be longer than ``channels``: conditioning channels (Reynolds number,
+    control frequency) are appended to the history only.
+    """
+
+    grid: Grid
+    history_frames: int
+    horizon_frames: int
+    channels: tuple[str, ...]
+    measured: tuple[int, ...]
+    conditioning: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    spacing: tuple[float, ...] = field(default=())
+    time_step: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.measured or not set(self.measured) <= set(range(len(self.channels))):
+            raise ShapeError(
+                f"`measured` must name channels of {self.channels} by index, but got "
+                f"{self.measured}. Give at least one index below {len(self.channels)}."
+            )
+
+    @property
+    def history_channels(self) -> tuple[str, ...]:
+        """Channels of the history: the field's own, then the conditioning ones."""
+        return self.channels + self.conditioning
+
+
+class Window(NamedTuple):
+    """A history and what followed it, in physical units. Batched: a leading axis on each.
+
+    ``mask`` is True where the target was measured; ``None`` means everywhere. Values under a
+    False entry never influence a fit, a loss or a score.
+    """
+
+    history: Float[Tensor, "*batch time *space history_channel"]
+    target: Float[Tensor, "*batch horizon *space channel"]
+    mask: Bool[Tensor, "*batch horizon *space channel"] | None = None
+
+
+@runtime_checkable
+class Windows(Protocol):
+    """A map-style data set of windows (any ``torch.utils.data.Dataset`` with these attributes)."""
+
+    @property
+    def fields(self) -> Fields:
+        """Meaning of axes and channels."""
+        ...
+
+    @property
+    def origins(self) -> Int[Tensor, "window 2"]:
+        """For each window: number of its trajectory, first frame of its history."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that changes when any value or setting of the data set changes."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Window: ...
+
+
+def collate(windows: Sequence[Window]) -> Window:
+    """Stack windows along a new batch axis; a window without a mask counts as fully measured."""
+    history = torch.stack([window.history for window in windows])
+    target = torch.stack([window.target for window in windows])
+    if all(window.mask is None for window in windows):
+        return Window(history, target, None)
+    masks = [torch.ones_like(w.target, dtype=torch.bool) if w.mask is None else w.mask for w in windows]
+    return Window(history, target, torch.stack(masks))
+
+
+def batches(windows: Windows, batch_size: int) -> Iterator[tuple[range, Window]]:
+    """Yield (window numbers, collated windows) in order; the last batch may be short."""
+    if len(windows) == 0:
+        raise EmptySplitError(
+            "`windows` holds no windows. Give a split with at least one trajectory that is as "
+            "long as history plus horizon."
+        )
+    for start in range(0, len(windows), batch_size):
+        numbers = range(start, min(start + batch_size, len(windows)))
+        yield numbers, collate([windows[number] for number in numbers])

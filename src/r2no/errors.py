@@ -1,0 +1,49 @@
+"""Named errors. Each message gives the argument, what was expected, what came and what to do."""
+
+
+class R2NOError(Exception):
+    """Base of every error that r2no raises on purpose."""
+
+
+class NotFittedError(R2NOError, RuntimeError):
+    """A result was asked of an object that has not been fitted."""
+
+
+class GridMismatchError(R2NOError, ValueError):
+    """Fields and cells, or two fields, live on different grids."""
+
+
+class ShapeError(R2NOError, ValueError):
+    """A tensor has the wrong number of axes, frames, channels or windows."""
+
+
+class NonFiniteError(R2NOError, ValueError):
+    """NaN or infinity where finite numbers are needed."""
+
+
+class EmptySplitError(R2NOError, ValueError):
+    """A split, or a half of it, holds no windows."""
+
+
+class ConfigError(R2NOError, ValueError):
+    """A setting is unknown, out of range or contradicts another."""
+
+
+class DataError(R2NOError, ValueError):
+    """A data set is incomplete, inconsistent or of an unknown format."""
+
+
+class FileDamagedError(R2NOError, OSError):
+    """A file is truncated, altered or not what it claims to be."""
+
+
+class StorageError(R2NOError, OSError):
+    """A file could not be written; what was there before is untouched."""
+
+
+class CheckpointMismatchError(R2NOError, ValueError):
+    """Weights do not fit the network they are loaded into."""
+
+
+class FingerprintError(R2NOError, ValueError):
+    """Something frozen changed, or parts of different origin were combined."""
