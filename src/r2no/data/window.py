@@ -50,9 +50,9 @@ class Window(NamedTuple):
     False entry never influence a fit, a loss or a score.
     """
 
-    history: Float[Tensor, "*batch time *space history_channel"]
-    target: Float[Tensor, "*batch horizon *space channel"]
-    mask: Bool[Tensor, "*batch horizon *space channel"] | None = None
+    history: Float[Tensor, "*axes history_channel"]
+    target: Float[Tensor, "*axes channel"]
+    mask: Bool[Tensor, "*axes channel"] | None = None
 
 
 @runtime_checkable
@@ -85,7 +85,9 @@ def collate(windows: Sequence[Window]) -> Window:
     target = torch.stack([window.target for window in windows])
     if all(window.mask is None for window in windows):
         return Window(history, target, None)
-    masks = [torch.ones_like(w.target, dtype=torch.bool) if w.mask is None else w.mask for w in windows]
+    masks = [
+        torch.ones_like(w.target, dtype=torch.bool) if w.mask is None else w.mask for w in windows
+    ]
     return Window(history, target, torch.stack(masks))
 
 

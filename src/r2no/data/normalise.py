@@ -1,0 +1,90 @@
+"""Streaming per-channel statistics, transform and inverse.
+
+A normaliser maps channel c of a field to (x_c - shift_c) / scale_c and back. Statistics come from
+one pass with constant memory and are exact (global variance), unlike an average of batch variances.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from r2no.errors import EmptySplitError, NonFiniteError, ShapeError
+
+
+@dataclass(frozen=True, eq=False)
+class Normaliser:
+    """Per-channel shift and scale on the last axis.
+
+    A field with fewer channels than the statistics uses the leading ones. A scale of zero (a
+    channel that never varies) is replaced by one.
+    """
+
+    shift: Float[Tensor, " channel"]
+    scale: Float[Tensor, " channel"]
+
+    def __post_init__(self) -> None:
+        if not (torch.isfinite(self.shift).all() and torch.isfinite(self.scale).all()):
+            raise NonFiniteError(
+                "`shift` and `scale` must be finite, but a channel has a non-finite statistic. "
+                "Mask or drop channels that hold no numbers."
+            )
+        scale = torch.where(self.scale == 0, torch.ones_like(self.scale), self.scale)
+        object.__setattr__(self, "scale", scale)
+
+    @classmethod
+    def identity(cls, channels: int) -> "Normaliser":
+        """Leave every channel as it is."""
+        return cls(torch.zeros(channels), torch.ones(channels))
+
+    @classmethod
+    def gaussian(cls, fields: Iterable[Tensor]) -> "Normaliser":
+        """Zero mean and unit variance per channel, from one pass over ``fields``."""
+        count, mean, spread = 0, None, None
+        for values in fields:
+            flat = values.reshape(-1, values.shape[-1]).double()
+            size, batch_mean = flat.shape[0], flat.mean(0)
+            batch_spread = ((flat - batch_mean) ** 2).sum(0)
+            if mean is None or spread is None:
+                count, mean, spread = size, batch_mean, batch_spread
+                continue
+            total, offset = count + size, batch_mean - mean
+            mean = mean + offset * (size / total)
+            spread = spread + batch_spread + offset**2 * (count * size / total)
+            count = total
+        if mean is None or spread is None:
+            raise EmptySplitError("`fields` yielded nothing. Give at least one window.")
+        return cls(mean.float(), (spread / count).sqrt().float())
+
+    @classmethod
+    def range(cls, fields: Iterable[Tensor]) -> "Normaliser":
+        """Divide each channel by its largest absolute value."""
+        largest = None
+        for values in fields:
+            peak = values.reshape(-1, values.shape[-1]).abs().amax(0)
+            largest = peak if largest is None else torch.maximum(largest, peak)
+        if largest is None:
+            raise EmptySplitError("`fields` yielded nothing. Give at least one window.")
+        return cls(torch.zeros_like(largest), largest)
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Physical to normalised units."""
+        shift, scale = self._leading(values)
+        return (values - shift) / scale
+
+    def inverse(self, values: Tensor) -> Tensor:
+        """Normalised to physical units."""
+        shift, scale = self._leading(values)
+        return values * scale + shift
+
+    def _leading(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        channels = values.shape[-1]
+        if channels > self.shift.numel():
+            raise ShapeError(
+                f"`values` must have at most {self.shift.numel()} channels on the last axis, but "
+                f"got shape {tuple(values.shape)}. Fit the normaliser on data with all channels."
+            )
+        shift, scale = self.shift[:channels], self.scale[:channels]
+        return shift.to(values.device), scale.to(values.device)
