@@ -1,1 +1,15 @@
-"""TODO."""
+"""The repair loop: the shared U-Net, its iteration and its training objective (M3, M4)."""
+
+from r2no.repair.loop import RepairModule, repair, repair_steps
+from r2no.repair.module import RepairUNet
+from r2no.repair.objective import LossTerms, RepairObjective, spectral_weight
+
+__all__ = [
+    "LossTerms",
+    "RepairModule",
+    "RepairObjective",
+    "RepairUNet",
+    "repair",
+    "repair_steps",
+    "spectral_weight",
+]

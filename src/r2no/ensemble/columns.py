@@ -1,0 +1,88 @@
+"""Columns: which iterates enter the combination, and in which order (M5)."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from r2no.errors import ConfigError, ShapeError
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The candidate columns c_1..c_J of the ensemble (M5).
+
+    Order: for each member its retained residuals h_ℓ - h_0 by depth, then the base column -h_0.
+
+    Attributes:
+        members: Number of repair modules M.
+        depths: Retained depths S, increasing, from 1..L.
+        base: Whether the base column -h_0 is present.
+    """
+
+    members: int
+    depths: tuple[int, ...]
+    base: bool = True
+
+    def __post_init__(self) -> None:
+        ordered = tuple(sorted(set(self.depths))) == self.depths
+        if self.members < 1 or not self.depths or self.depths[0] < 1 or not ordered:
+            raise ConfigError(
+                "`members` must be at least 1 and `depths` increasing numbers from 1 on, but got "
+                f"members={self.members}, depths={self.depths}. Depth 0 is the source itself."
+            )
+
+    @property
+    def number(self) -> int:
+        """J = M·|S| + 1 (one less without the base column)."""
+        return self.members * len(self.depths) + int(self.base)
+
+    @property
+    def evaluations(self) -> int:
+        """Repair budget: evaluations of the module, M times the largest retained depth."""
+        return self.members * self.depths[-1]
+
+    def position(self, member: int, depth: int) -> int | None:
+        """Number of the column of an iterate, or ``None`` if its depth is not retained."""
+        if depth not in self.depths:
+            return None
+        return member * len(self.depths) + self.depths.index(depth)
+
+    def one_hot(self, member: int, depth: int) -> Float[Tensor, " column"]:
+        """Weights that return one iterate; depth 0 gives all zeros, the source."""
+        weights = torch.zeros(self.number, dtype=torch.float64)
+        if depth > 0:
+            position = self.position(member, depth)
+            if position is None:
+                raise ConfigError(
+                    f"`depth` must be 0 or one of the retained depths {self.depths}, got {depth}."
+                )
+            weights[position] = 1.0
+        return weights
+
+    def mean_final(self) -> Float[Tensor, " column"]:
+        """Weights of the mean of the members' final iterates."""
+        final = [self.one_hot(member, self.depths[-1]) for member in range(self.members)]
+        return torch.stack(final).mean(0)
+
+    def mean_all(self) -> Float[Tensor, " column"]:
+        """Weights of the mean of all retained iterates of all members."""
+        weights = torch.full((self.number,), 1.0 / (self.members * len(self.depths))).double()
+        if self.base:
+            weights[-1] = 0.0
+        return weights
+
+    def first_members(self, members: int) -> list[int]:
+        """Positions, among these columns, of the columns of the first ``members`` members."""
+        kept = list(range(members * len(self.depths)))
+        return kept + [self.number - 1] if self.base else kept
+
+    def check_iterates(self, iterates: Tensor) -> None:
+        """Raise unless ``iterates`` is (member, depth 1..L, ...) and covers the columns."""
+        if iterates.shape[0] != self.members or iterates.shape[1] < self.depths[-1]:
+            raise ShapeError(
+                f"`iterates` must be (member, depth, batch, ...) with {self.members} members and "
+                f"at least {self.depths[-1]} depths, but got shape {tuple(iterates.shape)}. "
+                "Depth 1 comes first; leave out the source, depth 0."
+            )

@@ -1,0 +1,83 @@
+"""Composition: the predictor (M8), assembled while the iterates appear.
+
+    R(X) = h_0 + F⁻¹[ Σ_j W_j ⊙ F(c_j) ],
+
+one complex accumulator whatever the depth and number of members, one inverse transform at the end.
+Residuals are formed before the transform: weights of near-collinear columns are large and of
+opposite sign, and would amplify the rounding of F(h_ℓ) and F(h_0) apart.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from r2no.ensemble.columns import Columns
+from r2no.spectral import FourierCells, forward, inverse
+from r2no.spectral.transforms import space_last
+
+
+class CellWeights:
+    """Fitted weights spread over the half-plane once, so that prediction only multiplies."""
+
+    def __init__(
+        self,
+        weights: Float[Tensor, "cell channel column"],
+        columns: Columns,
+        cells: FourierCells,
+        *,
+        measured: tuple[int, ...],
+    ) -> None:
+        self.columns, self.cells, self.measured = columns, cells, measured
+        full = weights.expand(-1, len(measured), -1)
+        if cells.num_cells == 1:  # a global combination needs no transform
+            plane = full[0].T.reshape(columns.number, len(measured), *[1] * len(cells.grid))
+        else:
+            plane = full[cells.index].movedim((-1, -2), (0, 1))
+        self.plane = plane.contiguous()  # column, channel, *half
+        self._cast: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def like(self, field: Tensor) -> Float[Tensor, "column channel *half"]:
+        """The weights in the precision and on the device of ``field``."""
+        key = (field.dtype, field.device)
+        if key not in self._cast:
+            self._cast[key] = self.plane.to(field)
+        return self._cast[key]
+
+
+class Composition:
+    """One batch's prediction under way: give it every iterate, then ask for the result."""
+
+    def __init__(
+        self, weights: CellWeights, source: Float[Tensor, "batch time *space_channel"]
+    ) -> None:
+        weights.cells.check_field("source", source)
+        self._weights, self._source = weights, source
+        self._plane = weights.like(source)
+        self._spectral = weights.cells.num_cells > 1
+        self._base = space_last(source[..., list(weights.measured)]).contiguous()
+        self._sum: Tensor | None = None
+        if weights.columns.base:
+            self._accumulate(weights.columns.number - 1, -self._base)
+
+    def add(self, member: int, depth: int, iterate: Tensor) -> None:
+        """Take iterate h_ℓ (ℓ ≥ 1) of a member; ignored when the depth is not retained."""
+        position = self._weights.columns.position(member, depth)
+        if position is not None:
+            measured = space_last(iterate[..., list(self._weights.measured)])
+            self._accumulate(position, (measured - self._base).contiguous())
+
+    def _accumulate(self, position: int, column: Tensor) -> None:
+        values = forward(column, len(self._weights.cells.grid)) if self._spectral else column
+        term = self._plane[position] * values
+        self._sum = term if self._sum is None else self._sum.add_(term)
+
+    def result(self) -> Float[Tensor, "batch time *space_channel"]:
+        """The composed field; unmeasured channels are those of the source, bit for bit."""
+        prediction = self._source.clone()
+        if self._sum is None:
+            return prediction
+        grid = self._weights.cells.grid
+        correction = inverse(self._sum, grid) if self._spectral else self._sum
+        for number, channel in enumerate(self._weights.measured):
+            prediction[..., channel] += correction[:, :, number]
+        return prediction

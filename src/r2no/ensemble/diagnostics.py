@@ -1,0 +1,163 @@
+"""What the iterates do before they are combined: errors by depth and band (M9, M10), theory (M11, M12)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from r2no.errors import ConfigError, EmptySplitError
+from r2no.spectral import FourierCells, cell_energy, count_coefficients
+
+
+@dataclass(eq=False)
+class DepthErrors:
+    """Squared errors Ê_b(ℓ) by member, depth 0..L, radial band and channel; additive over windows.
+
+    From them follow the common depth ℓ* (M9), the depth-composition gap (M9) and the regional
+    fRMSE with its change relative to depth 0 (M10).
+    """
+
+    cells: FourierCells
+    measured: tuple[int, ...]
+    squared: Float[Tensor, "member depth band channel"]
+    windows: int = 0
+    frames: int = 0
+
+    @classmethod
+    def empty(
+        cls, cells: FourierCells, *, members: int, steps: int, measured: tuple[int, ...]
+    ) -> "DepthErrors":
+        """No windows yet."""
+        shape = (members, steps + 1, cells.num_cells, len(measured))
+        return cls(cells, measured, torch.zeros(shape, dtype=torch.float64))
+
+    def begin(self, target: Float[Tensor, "batch time *space_channel"]) -> None:
+        """Count a batch; follow with :meth:`add` for each of its iterates."""
+        self.windows += target.shape[0]
+        self.frames = target.shape[1]
+
+    def add(
+        self,
+        member: int,
+        depth: int,
+        iterate: Float[Tensor, "batch time *space_channel"],
+        target: Float[Tensor, "batch time *space_channel"],
+        mask: Tensor | None = None,
+    ) -> None:
+        """Add the errors of one iterate, ‖P_b(h_ℓ - y)‖², over the measured points."""
+        error = (iterate - target)[..., list(self.measured)]
+        if mask is not None:
+            error = torch.where(mask[..., list(self.measured)], error, 0)
+        self.squared[member, depth] += cell_energy(error, self.cells).sum(0).cpu()
+
+    def total(self) -> Float[Tensor, "member depth"]:
+        """Squared error of every depth, summed over bands and channels."""
+        return self.squared.sum((2, 3))
+
+    def rmse(self) -> Float[Tensor, "member depth"]:
+        """RMSE of every depth over the measured channels (of a complete field)."""
+        points = self.windows * self.frames * math.prod(self.cells.grid) * len(self.measured)
+        return (self.total() / max(points, 1)).sqrt()
+
+    def best_depth(self, member: int = 0) -> int:
+        """ℓ*, the common depth of lowest error (M9); the smallest in a tie."""
+        if self.windows == 0:
+            raise EmptySplitError("No windows were added; ℓ* needs at least one.")
+        return int(self.total()[member].argmin())
+
+    def gap(self, member: int = 0) -> float:
+        """Depth-composition gap (M9): best common depth minus region-wise selection, ≥ 0.
+
+        Per window, in squared physical units.
+        """
+        regional = self.squared[member].flatten(1)
+        common = regional.sum(1).min()
+        return float(common - regional.min(0).values.sum()) / max(self.windows, 1)
+
+    def regional_frmse(self) -> Float[Tensor, "member depth band"]:
+        """fRMSE_b(ℓ) (M10); a band without coefficients gives NaN."""
+        channels = len(self.measured)
+        counts = count_coefficients(self.cells, frames=self.frames, channels=channels)
+        mean = self.squared.sum(3) / (max(self.windows, 1) * counts)
+        return torch.where(counts > 0, mean, torch.nan).sqrt()
+
+    def change(self) -> Float[Tensor, "member depth band"]:
+        """Percentage change of fRMSE_b relative to depth 0 (M10); negative is better."""
+        value = self.regional_frmse()
+        return 100 * (value / value[:, :1] - 1)
+
+
+@dataclass(frozen=True)
+class ContractionReport:
+    """Estimates along real trajectories for the fixed-point proposition (M11).
+
+    ``factor`` is the largest observed ‖h_{ℓ+1} - h_ℓ‖ / ‖h_ℓ - h_{ℓ-1}‖, an estimate from below of
+    the contraction factor q: it can refute the assumption q < 1, never prove it.
+    """
+
+    factor: float
+    bias: float
+    errors: tuple[float, ...]
+    bound: tuple[float, ...] | None
+    fixed_point_distance: tuple[float, float] | None
+
+
+def contraction_report(
+    iterates: Float[Tensor, "depth *field"],
+    target: Float[Tensor, "*field"],
+    step_at_target: Float[Tensor, "*field"],
+) -> ContractionReport:
+    """Estimate q and d of (M11) for one window and evaluate the bounds they would imply.
+
+    e_ℓ ≤ q^ℓ e_0 + (1 - q^ℓ)/(1 - q)·d and d/(1 + q) ≤ ‖h* - y‖ ≤ d/(1 - q), with d = ‖T(y) - y‖.
+
+    Args:
+        iterates: h_0..h_L.
+        target: y.
+        step_at_target: T(y) - y = α Φ(X, y).
+    """
+    if len(iterates) < 3:
+        raise ConfigError(f"`iterates` must hold h_0, h_1, h_2 or more, got {len(iterates)}.")
+    steps = (iterates[1:] - iterates[:-1]).double().flatten(1).norm(dim=1)
+    errors = (iterates - target).double().flatten(1).norm(dim=1)
+    previous = steps[:-1].clamp_min(torch.finfo(torch.float64).tiny)
+    factor, bias = float((steps[1:] / previous).max()), float(step_at_target.double().norm())
+    bound = distance = None
+    if factor < 1:
+        powers = factor ** torch.arange(len(iterates), dtype=torch.float64)
+        bound = tuple((powers * errors[0] + (1 - powers) / (1 - factor) * bias).tolist())
+        distance = (bias / (1 + factor), bias / (1 - factor))
+    return ContractionReport(factor, bias, tuple(errors.tolist()), bound, distance)
+
+
+def selection_price(
+    *,
+    bound: float,
+    trajectories: int,
+    regions: int,
+    depths: int,
+    checkpoints: int,
+    confidence: float = 0.95,
+) -> float:
+    """Hoeffding price ξ_b of a cell-wise selection (M12); n counts trajectories, not windows.
+
+    ξ_b = C_b sqrt(log(2 N_Ω (L+1) N_ckpt / δ) / (2n)), with δ = 1 - ``confidence``.
+
+    Args:
+        bound: C_b, the largest per-trajectory error of the region.
+        trajectories: n.
+        regions: N_Ω.
+        depths: L + 1, candidate depths with the source.
+        checkpoints: N_ckpt among which one was selected on the same split.
+        confidence: 1 - δ.
+    """
+    if min(trajectories, regions, depths, checkpoints) < 1 or not 0 < confidence < 1:
+        raise ConfigError(
+            "`trajectories`, `regions`, `depths` and `checkpoints` must be at least 1 and "
+            f"`confidence` inside (0, 1), but got {trajectories}, {regions}, {depths}, "
+            f"{checkpoints} and {confidence}."
+        )
+    union = 2 * regions * depths * checkpoints / (1 - confidence)
+    return bound * math.sqrt(math.log(union) / (2 * trajectories))

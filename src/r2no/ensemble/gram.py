@@ -1,0 +1,182 @@
+"""GramSums: additive second moments of the columns in every cell (M6).
+
+For each group of windows, cell b and channel the sums keep the (J+1) × (J+1) matrix of inner
+products of the projected columns and, as last row, of the target residual y - h_0:
+
+    moments = [[G_b, r_b], [r_bᵀ, ‖P_b(y - h_0)‖²]].
+
+They add over windows, so they stream, merge across processes and sites, and carry everything that
+solving and scoring need. Weighted by ‖y‖^-p per window, in float64, in physical units.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from r2no.ensemble.columns import Columns
+from r2no.errors import NonFiniteError, ShapeError
+from r2no.spectral import FourierCells, forward
+from r2no.spectral.transforms import space_last
+
+_CHUNK_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class GramSums:
+    """Moments by group of windows; groups are the blocks that held-out choices leave out.
+
+    Attributes:
+        moments: Second moments, last column the target residual.
+        windows: Number of windows in each group.
+    """
+
+    moments: Float[Tensor, "group cell channel column_and_target column_and_target"]
+    windows: Float[Tensor, " group"]
+
+    @property
+    def gram(self) -> Float[Tensor, "group cell channel column column"]:
+        """G_b of each group."""
+        return self.moments[..., :-1, :-1]
+
+    @property
+    def rhs(self) -> Float[Tensor, "group cell channel column"]:
+        """r_b of each group."""
+        return self.moments[..., :-1, -1]
+
+    @property
+    def energy(self) -> Float[Tensor, "group cell channel"]:
+        """‖P_b(y - h_0)‖², the error of the source, of each group."""
+        return self.moments[..., -1, -1]
+
+    def __add__(self, other: "GramSums") -> "GramSums":
+        """Group-wise sum; the two must have the same groups, cells, channels and columns."""
+        if self.moments.shape != other.moments.shape:
+            raise ShapeError(
+                "`other` must have the same groups, cells, channels and columns as these sums, "
+                f"{tuple(self.moments.shape)}, but got {tuple(other.moments.shape)}. Fit both with "
+                "the same cells, measured channels, members and depths."
+            )
+        return GramSums(self.moments + other.moments, self.windows + other.windows)
+
+    def total(self, groups: tuple[int, ...] | None = None) -> "GramSums":
+        """Sum over the given groups (default: all), as one group."""
+        chosen = list(range(len(self.windows))) if groups is None else list(groups)
+        moments = self.moments[chosen].sum(0, keepdim=True)
+        return GramSums(moments, self.windows[chosen].sum(0, keepdim=True))
+
+    def with_columns(self, positions: list[int]) -> "GramSums":
+        """Sums of a subset of the columns: a sub-block, no new pass over the data."""
+        kept = torch.tensor([*positions, self.moments.shape[-1] - 1])
+        return replace(self, moments=self.moments[..., kept[:, None], kept[None, :]])
+
+    def with_index(self, coarse: Int[Tensor, " cell"], number: int) -> "GramSums":
+        """Sums of a coarser partition, cell b of this one lying in cell ``coarse[b]`` of it."""
+        shape = (self.moments.shape[0], number, *self.moments.shape[2:])
+        return replace(
+            self, moments=self.moments.new_zeros(shape).index_add_(1, coarse, self.moments)
+        )
+
+    def shared_over_channels(self) -> "GramSums":
+        """Sums of the partition without the channel axis."""
+        return replace(self, moments=self.moments.sum(2, keepdim=True))
+
+
+class ColumnSpectra:
+    """Spectra of the columns of one batch, filled as the iterates appear; then summed (M6).
+
+    Under a mask the target residual and every column are set to zero where nothing was measured,
+    so those points have no influence; the cells are then orthogonal only approximately, which
+    is the price of gaps.
+    """
+
+    def __init__(
+        self,
+        source: Float[Tensor, "batch time *space_channel"],
+        target: Float[Tensor, "batch time *space_channel"],
+        columns: Columns,
+        cells: FourierCells,
+        *,
+        measured: tuple[int, ...],
+        mask: Tensor | None = None,
+    ) -> None:
+        self.columns, self.cells, self.measured = columns, cells, measured
+        self._source = self._measured(source)
+        self._mask = None if mask is None else self._measured(mask)
+        target = self._measured(target)
+        self.target = target if self._mask is None else torch.where(self._mask, target, 0)
+        batch, frames, channels = self._source.shape[:3]
+        half = cells.index.numel()
+        shape = (half, channels, columns.number + 1, batch, 2 * frames)
+        self._spectra = torch.empty(shape, dtype=source.dtype, device=source.device)
+        self._put(columns.number, target - self._source)
+        if columns.base:
+            self._put(columns.number - 1, -self._source)
+
+    def add(self, member: int, depth: int, iterate: Tensor) -> None:
+        """Take iterate h_ℓ (ℓ ≥ 1) of a member; ignored when the depth is not retained."""
+        position = self.columns.position(member, depth)
+        if position is not None:
+            self._put(position, self._measured(iterate) - self._source)
+
+    def _measured(self, field: Tensor) -> Tensor:
+        return space_last(field[..., list(self.measured)])
+
+    def _put(self, position: int, values: Tensor) -> None:
+        """Transform one column, (batch, time, channel, *space), into its slot."""
+        if self._mask is not None:
+            values = torch.where(self._mask, values, 0)
+        spectrum = torch.view_as_real(forward(values.contiguous(), len(self.cells.grid)))
+        flat = spectrum.flatten(3, -2)  # batch, time, channel, coefficient, 2
+        self._spectra[:, :, position].unflatten(-1, (-1, 2)).copy_(flat.permute(3, 2, 0, 1, 4))
+
+    def sums(
+        self, group: Int[Tensor, " batch"], num_groups: int, weight_exponent: float
+    ) -> GramSums:
+        """The batch's moments by group, each window weighted by ‖y‖^-p; a negative group is left out."""
+        if not torch.isfinite(self._spectra).all():
+            raise NonFiniteError(
+                "`source`, `iterates` and `target` must be finite on the measured channels, but a "
+                "value is NaN or infinite. Pass a mask for gaps in the target; a non-finite "
+                "iterate means the repair loop diverged."
+            )
+        weights = window_weights(self.target, weight_exponent)
+        num_columns = self.columns.number + 1
+        channels = self.cells.weight_channels(len(self.measured))
+        shape = (num_groups, self.cells.num_cells, channels, num_columns, num_columns)
+        moments = torch.zeros(shape, dtype=torch.float64, device=weights.device)
+        counts = torch.zeros(num_groups, dtype=torch.float64)
+        for number in sorted({int(number) for number in group if number >= 0}):
+            chosen = (group == number).nonzero().squeeze(1)
+            self._accumulate(moments[number], chosen, weights[chosen])
+            counts[number] += len(chosen)
+        return GramSums(moments.cpu(), counts)
+
+    def _accumulate(self, moments: Tensor, chosen: Tensor, weights: Tensor) -> None:
+        """Add m(k)·Σ_windows weight·(column product) of every coefficient to its cell."""
+        whole = len(chosen) == self._spectra.shape[3]
+        index = self.cells.index.reshape(-1).to(moments.device)
+        multiplicity = self.cells.multiplicity.reshape(-1).to(moments.device)
+        per_coefficient = self._spectra[0].numel() * 8
+        step = max(1, _CHUNK_BYTES // per_coefficient)
+        root = weights.sqrt()[:, None]
+        for start in range(0, len(index), step):
+            part = self._spectra[start : start + step]
+            values = (part if whole else part[:, :, :, chosen]).double() * root
+            values = values.flatten(3)  # coefficient, channel, column, observation
+            products = values @ values.transpose(-1, -2)
+            products *= multiplicity[start : start + step, None, None, None]
+            if self.cells.shared_channels:
+                products = products.sum(1, keepdim=True)
+            moments.index_add_(0, index[start : start + step], products)
+
+
+def window_weights(
+    target: Float[Tensor, "batch time *channel_space"], exponent: float
+) -> Float[Tensor, " batch"]:
+    """‖y‖^-p of each window over the measured values; a window whose norm is zero weighs 0."""
+    norms = target.double().flatten(1).norm(dim=1)
+    if exponent == 0:
+        return torch.ones_like(norms)
+    return torch.where(norms > 0, norms.clamp_min(torch.finfo(norms.dtype).tiny) ** -exponent, 0.0)

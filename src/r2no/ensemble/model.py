@@ -1,0 +1,343 @@
+"""SpectralEnsemble: fit one weight vector per Fourier cell, predict, merge, save (M5-M8)."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from r2no import storage
+from r2no._types import PathLike
+from r2no.ensemble.blocks import Fold, StreamBlocks
+from r2no.ensemble.columns import Columns
+from r2no.ensemble.compose import CellWeights, Composition
+from r2no.ensemble.gram import ColumnSpectra, GramSums
+from r2no.ensemble.ridge import RIDGE_GRID, quadratic_error, ridge_path
+from r2no.errors import ConfigError, EmptySplitError, NotFittedError, ShapeError
+from r2no.spectral import FourierCells
+
+_FORMAT = "r2no.ensemble/1"
+
+
+class FitBatch(NamedTuple):
+    """What :meth:`SpectralEnsemble.fit` reads; a bare (source, iterates, target) works too.
+
+    ``mask`` is True where the target was measured. ``group`` numbers the block of windows each
+    window belongs to, for held-out choices.
+    """
+
+    source: Float[Tensor, "batch time *space_channel"]
+    iterates: Float[Tensor, "member depth batch *field"]
+    target: Float[Tensor, "batch time *space_channel"]
+    mask: Tensor | None = None
+    group: Int[Tensor, " batch"] | None = None
+
+
+class SpectralEnsemble:
+    """Compose a field, cell by cell in the Fourier domain, from a source and its repairs.
+
+    In each cell b the weights minimise Σ ‖y‖^-p ‖P_b(y - h_0) - Σ_j w_{b,j} P_b c_j‖² plus a ridge
+    (M7). Zero weights give the source, so every cell may retain it.
+
+    Args:
+        cells: The partition.
+        ridge: A penalty λ, or "auto" to choose from ``ridge_grid`` on held-out blocks.
+        measured: Channels that the target really holds; the others stay those of the source.
+        weight_exponent: p of the window weight ‖y‖^-p; 0, 1 (default) or 2.
+        base_column: Whether cells may also shrink the source (column -h_0).
+        depths: Retained depths S; default all.
+        ridge_grid: Candidates for "auto".
+
+    Attributes:
+        weights_: (cell, channel, column), after :meth:`fit`.
+        ridge_: The penalty used.
+        ridge_scores_: Held-out error of each candidate, when chosen.
+        columns_: Number, order and meaning of the columns.
+        sums_: The Gram sums, from which everything above follows.
+    """
+
+    def __init__(
+        self,
+        cells: FourierCells,
+        ridge: float | Literal["auto"] = "auto",
+        measured: Sequence[int] = (0,),
+        *,
+        weight_exponent: float = 1,
+        base_column: bool = True,
+        depths: Sequence[int] | None = None,
+        ridge_grid: Sequence[float] = RIDGE_GRID,
+    ) -> None:
+        self.cells = cells
+        self.ridge = ridge
+        self.measured = tuple(int(channel) for channel in measured)
+        self.weight_exponent = weight_exponent
+        self.base_column = base_column
+        self.depths = None if depths is None else tuple(depths)
+        self.ridge_grid = tuple(ridge_grid)
+        self.weights_: Tensor | None = None
+        self.ridge_: float | None = None
+        self.ridge_scores_: dict[float, float] = {}
+        self.columns_: Columns | None = None
+        self.sums_: GramSums | None = None
+        self.folds_: tuple[Fold, ...] = ()
+        self._spread: CellWeights | None = None
+
+    # -- fitting ------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        batches: Iterable[FitBatch | tuple[Tensor, Tensor, Tensor]],
+        *,
+        folds: Sequence[Fold] = (),
+    ) -> "SpectralEnsemble":
+        """Fit the weights in one pass over ``batches``; memory does not grow with their number.
+
+        Args:
+            batches: (source, iterates, target) or :class:`FitBatch`; iterates are
+                (member, depth 1..L, batch, time, *space, channel), all in physical units.
+            folds: Pairs (groups to fit on, groups to score on) for ``ridge="auto"``, over the
+                ``group`` numbers of the batches; see ``r2no.data.splits``. Without them the windows
+                are taken in order as one recording, and the first part of it is held against the
+                last, with a gap between.
+        """
+        self._validate()
+        sums, self.folds_ = self._accumulate(batches, tuple(folds))
+        return self.solve(sums)
+
+    def begin(self, batch: FitBatch) -> ColumnSpectra:
+        """Start a batch whose iterates will be added one by one (see :class:`ColumnSpectra`)."""
+        if self.columns_ is None:
+            raise NotFittedError("Call `set_columns(members, steps)` before streaming batches.")
+        return ColumnSpectra(
+            batch.source,
+            batch.target,
+            self.columns_,
+            self.cells,
+            measured=self.measured,
+            mask=batch.mask,
+        )
+
+    def set_columns(self, members: int, steps: int) -> Columns:
+        """Fix the columns for ``members`` trajectories of ``steps`` iterates."""
+        depths = self.depths or tuple(range(1, steps + 1))
+        columns = Columns(members, depths, self.base_column)
+        if columns.depths[-1] > steps:
+            raise ConfigError(
+                f"`depths` must not exceed the {steps} iterates at hand, but got {columns.depths}."
+            )
+        if self.columns_ is not None and self.columns_ != columns:
+            raise ShapeError(
+                f"`iterates` must keep one number of members and depths, {self.columns_}, but a "
+                f"later batch implies {columns}."
+            )
+        self.columns_ = columns
+        return columns
+
+    def _accumulate(
+        self, batches: Iterable[Any], folds: tuple[Fold, ...]
+    ) -> tuple[GramSums, tuple[Fold, ...]]:
+        num_groups = 1 + max((max(fit + score) for fit, score in folds), default=0)
+        self.columns_, blocks, total = None, StreamBlocks(), None
+        for item in batches:
+            batch = item if isinstance(item, FitBatch) else FitBatch(*item)
+            self._check(batch)
+            columns = self.set_columns(batch.iterates.shape[0], batch.iterates.shape[1])
+            spectra = self.begin(batch)
+            for member in range(columns.members):
+                for depth in columns.depths:
+                    spectra.add(member, depth, batch.iterates[member, depth - 1])
+            if batch.group is None:
+                for block, group in blocks.assign(batch.source.shape[0]):
+                    blocks.add(spectra.sums(group, 1, self.weight_exponent), block)
+            else:
+                part = spectra.sums(batch.group, num_groups, self.weight_exponent)
+                total = part if total is None else total + part
+        if total is not None:
+            return total, folds
+        return blocks.finish()
+
+    def solve(self, sums: GramSums, ridge: float | None = None) -> "SpectralEnsemble":
+        """Choose the penalty on the folds (when "auto") and solve (M7) on all groups."""
+        self.sums_ = sums
+        whole = sums.total()
+        if float(whole.windows[0]) == 0:
+            raise EmptySplitError(
+                "`batches` held no windows, so there is nothing to fit. Give at least one."
+            )
+        if ridge is None:
+            ridge = self._choose_ridge(sums) if self.ridge == "auto" else float(self.ridge)
+        self.ridge_ = ridge
+        self._set_weights(ridge_path(whole.moments[0], [ridge])[0])
+        return self
+
+    def _choose_ridge(self, sums: GramSums) -> float:
+        """Lowest held-out error over the folds; in a tie the larger penalty."""
+        if not self.folds_:
+            raise EmptySplitError(
+                "`ridge='auto'` needs windows to hold out, but there are too few to part them "
+                "into two blocks with a gap. Give more windows, or a number for `ridge`."
+            )
+        scores = torch.zeros(len(self.ridge_grid), dtype=torch.float64)
+        for fit_groups, score_groups in self.folds_:
+            path = ridge_path(sums.total(fit_groups).moments[0], self.ridge_grid)
+            held_out = sums.total(score_groups).moments
+            scores += quadratic_error(held_out, path).flatten(1).sum(1)
+        self.ridge_scores_ = dict(zip(self.ridge_grid, scores.tolist(), strict=True))
+        return min(self.ridge_grid, key=lambda ridge: (self.ridge_scores_[ridge], -ridge))
+
+    def merge(self, other: "SpectralEnsemble") -> "SpectralEnsemble":
+        """Add the sums fitted elsewhere on the same source and modules, and solve again."""
+        mine, theirs = self._fitted(), other._fitted()
+        if mine[1] != theirs[1] or self._settings() != other._settings():
+            raise ShapeError(
+                "`other` must have the same cells, columns, measured channels and weighting, but "
+                f"got {other._settings()} against {self._settings()}. Fit both alike."
+            )
+        if not torch.equal(self.cells.index, other.cells.index):
+            raise ShapeError("`other` uses another partition. Fit both with the same cells.")
+        return self.solve(mine[2] + theirs[2])
+
+    # -- prediction ---------------------------------------------------------------------------
+
+    def compose(self, source: Float[Tensor, "batch time *space_channel"]) -> Composition:
+        """Start a streamed prediction (M8): ``add`` every iterate, then take ``result()``."""
+        self._fitted()
+        assert self._spread is not None
+        return Composition(self._spread, source)
+
+    def predict(
+        self,
+        source: Float[Tensor, "batch time *space_channel"],
+        iterates: Float[Tensor, "member depth batch *field"],
+    ) -> Float[Tensor, "batch time *space_channel"]:
+        """R(X) of (M8) from the source and its iterates (member, depth 1..L, batch, ...)."""
+        columns = self._fitted()[1]
+        columns.check_iterates(iterates)
+        self._check(FitBatch(source, iterates, source))
+        composition = self.compose(source)
+        for member in range(columns.members):
+            for depth in columns.depths:
+                composition.add(member, depth, iterates[member, depth - 1])
+        return composition.result()
+
+    @classmethod
+    def from_weights(
+        cls,
+        weights: Float[Tensor, " column"],
+        columns: Columns,
+        cells: FourierCells,
+        *,
+        measured: Sequence[int],
+    ) -> "SpectralEnsemble":
+        """A readout with given weights, the same in every cell: one depth, a mean, the source."""
+        ensemble = cls(cells, 0.0, measured, base_column=columns.base, depths=columns.depths)
+        ensemble.columns_, ensemble.ridge_ = columns, 0.0
+        channels = cells.weight_channels(len(ensemble.measured))
+        ensemble._set_weights(weights.double().expand(cells.num_cells, channels, -1))
+        return ensemble
+
+    # -- files --------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON-able settings from which :meth:`from_state` rebuilds the ensemble."""
+        weights, columns = self._weights(), self.columns_
+        assert columns is not None
+        cell_tensors, cell_settings = self.cells.state()
+        tensors = {"weights": weights, **{f"cells.{k}": v for k, v in cell_tensors.items()}}
+        if self.sums_ is not None:
+            tensors |= {"moments": self.sums_.moments, "windows": self.sums_.windows}
+        settings = {
+            "format": _FORMAT,
+            "cells": cell_settings,
+            "columns": [columns.members, list(columns.depths), columns.base],
+            "ensemble": self._settings(),
+            "ridge_": self.ridge_,
+            "ridge_scores_": [[k, v] for k, v in self.ridge_scores_.items()],
+            "folds_": [[list(fit), list(score)] for fit, score in self.folds_],
+        }
+        return tensors, settings
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any]) -> "SpectralEnsemble":
+        """Inverse of :meth:`state`."""
+        cell_tensors = {k[6:]: v for k, v in tensors.items() if k.startswith("cells.")}
+        cells = FourierCells.from_state(cell_tensors, settings["cells"])
+        ensemble = cls(cells, **settings["ensemble"])
+        members, depths, base = settings["columns"]
+        ensemble.columns_ = Columns(members, tuple(depths), base)
+        ensemble.ridge_ = settings["ridge_"]
+        ensemble.ridge_scores_ = dict(settings["ridge_scores_"])
+        ensemble.folds_ = tuple((tuple(a), tuple(b)) for a, b in settings["folds_"])
+        if "moments" in tensors:
+            ensemble.sums_ = GramSums(tensors["moments"], tensors["windows"])
+        ensemble._set_weights(tensors["weights"])
+        return ensemble
+
+    def save(self, path: PathLike) -> None:
+        """Write the fitted ensemble, sums included, as one safetensors file, atomically."""
+        storage.save_tensors(path, *self.state())
+
+    @classmethod
+    def load(cls, path: PathLike) -> "SpectralEnsemble":
+        """Read an ensemble written by :meth:`save`."""
+        tensors, settings = storage.load_tensors(path)
+        if settings.get("format") != _FORMAT:
+            raise ConfigError(
+                f"`{path}` holds {settings.get('format', 'something else')!r}, not an ensemble of "
+                f"format {_FORMAT!r}. Give a file written by `SpectralEnsemble.save`."
+            )
+        return cls.from_state(tensors, settings)
+
+    # -- checks -------------------------------------------------------------------------------
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "ridge": self.ridge,
+            "measured": list(self.measured),
+            "weight_exponent": self.weight_exponent,
+            "base_column": self.base_column,
+            "depths": None if self.depths is None else list(self.depths),
+            "ridge_grid": list(self.ridge_grid),
+        }
+
+    def _set_weights(self, weights: Tensor) -> None:
+        assert self.columns_ is not None
+        self.weights_ = weights
+        self._spread = CellWeights(weights, self.columns_, self.cells, measured=self.measured)
+
+    def _weights(self) -> Tensor:
+        if self.weights_ is None:
+            raise NotFittedError("This ensemble is not fitted yet. Call `fit` first.")
+        return self.weights_
+
+    def _fitted(self) -> tuple[Tensor, Columns, GramSums]:
+        weights, columns = self._weights(), self.columns_
+        assert columns is not None
+        return weights, columns, self.sums_  # type: ignore[return-value]
+
+    def _validate(self) -> None:
+        if self.ridge != "auto" and not float(self.ridge) >= 0:
+            raise ConfigError(f"`ridge` must be 'auto' or a number >= 0, but got {self.ridge!r}.")
+        if self.weight_exponent < 0:
+            raise ConfigError(f"`weight_exponent` must be >= 0, got {self.weight_exponent}.")
+
+    def _check(self, batch: FitBatch) -> None:
+        for name in ("source", "iterates", "target"):
+            self.cells.check_field(name, getattr(batch, name))
+        shape = tuple(batch.source.shape)
+        if tuple(batch.target.shape) != shape or tuple(batch.iterates.shape[2:]) != shape:
+            raise ShapeError(
+                "`source`, `target` and each iterate must have one shape, but got "
+                f"{shape}, {tuple(batch.target.shape)} and {tuple(batch.iterates.shape[2:])}. "
+                "Check frames and channels; iterates are (member, depth, batch, ...)."
+            )
+        if batch.mask is not None and tuple(batch.mask.shape) != shape:
+            raise ShapeError(
+                f"`mask` must have the target's shape {shape}, got {tuple(batch.mask.shape)}."
+            )
+        if max(self.measured, default=-1) >= shape[-1] or min(self.measured, default=-1) < 0:
+            raise ShapeError(
+                f"`measured` must name channels 0..{shape[-1] - 1} of the fields, but is "
+                f"{self.measured}. Fields are (batch, time, *space, channel)."
+            )

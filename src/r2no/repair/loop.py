@@ -1,0 +1,60 @@
+"""The repair loop (M3), written once: training, validation, fitting and prediction all read it."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class RepairModule(Protocol):
+    """Φ_θ: a history and an estimate in, a correction of the estimate's shape out.
+
+    A module that can use the history once for many estimates also has
+    ``at(history) -> Callable[[estimate], correction]``.
+    """
+
+    def __call__(self, history: Tensor, estimate: Tensor, /) -> Tensor:
+        """The correction."""
+        ...
+
+
+def correction_at(module: RepairModule, history: Tensor) -> Callable[[Tensor], Tensor]:
+    """Φ_θ(X, ·) for a fixed history, prepared once where the module knows how to."""
+    prepare = getattr(module, "at", None)
+    return partial(module, history) if prepare is None else prepare(history)
+
+
+def repair_steps(
+    module: RepairModule,
+    history: Float[Tensor, "batch history_time *space_history_channel"],
+    estimate: Float[Tensor, "batch time *space_channel"],
+    *,
+    steps: int,
+    step_size: float,
+) -> Iterator[Float[Tensor, "batch time *space_channel"]]:
+    """Iterate (M3), h_{ℓ+1} = h_ℓ + α Φ_θ(X, h_ℓ), and yield h_0, h_1, ..., h_L as they appear.
+
+    Memory does not grow with depth unless the caller keeps them. Non-finite values are passed on;
+    callers raise or report them.
+    """
+    correction = correction_at(module, history)
+    yield estimate
+    for _ in range(steps):
+        estimate = torch.add(estimate, correction(estimate), alpha=step_size)
+        yield estimate
+
+
+def repair(
+    module: RepairModule,
+    history: Float[Tensor, "batch history_time *space_history_channel"],
+    estimate: Float[Tensor, "batch time *space_channel"],
+    *,
+    steps: int = 12,
+    step_size: float = 0.2,
+) -> Float[Tensor, "iterate batch time *space_channel"]:
+    """All iterates of (M3) in one tensor; entry 0 is ``estimate``."""
+    trajectory = repair_steps(module, history, estimate, steps=steps, step_size=step_size)
+    return torch.stack(list(trajectory))

@@ -1,0 +1,41 @@
+"""Energies and counts per cell (M1, M10)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from r2no.spectral.cells import FourierCells
+from r2no.spectral.transforms import forward, space_last
+
+
+def cell_energy(
+    field: Float[Tensor, "batch time *space_channel"], cells: FourierCells
+) -> Float[Tensor, "batch cell channel"]:
+    """‖P_b u‖² of each window, cell and channel, summed over frames, in float64.
+
+    Summed over the cells this is ‖u‖² (Parseval).
+    """
+    cells.check_field("field", field)
+    spectrum = forward(space_last(field), len(cells.grid))
+    power = (spectrum.abs().double() ** 2).sum(1) * cells.multiplicity.to(field.device)
+    flat = power.flatten(2)  # batch, channel, coefficient
+    energy = flat.new_zeros(*flat.shape[:2], cells.num_cells)
+    energy.index_add_(2, cells.index.reshape(-1).to(field.device), flat)
+    return energy.transpose(1, 2)
+
+
+def count_coefficients(
+    cells: FourierCells, *, frames: int, channels: int
+) -> Float[Tensor, " cell"]:
+    """|Ω_b| of (M10): coefficients of the full plane, times frames and measured channels."""
+    return cells.sizes * frames * channels
+
+
+def radial_spectrum(
+    field: Float[Tensor, "batch time *space_channel"], *, num_bands: int
+) -> Float[Tensor, "band channel"]:
+    """Mean energy per coefficient in ``num_bands`` rings; rings without coefficients give NaN."""
+    cells = FourierCells.bands(tuple(field.shape[2:-1]), num_bands=num_bands)
+    energy = cell_energy(field, cells).mean(0)
+    counts = count_coefficients(cells, frames=field.shape[1], channels=1)
+    return torch.where(counts[:, None] > 0, energy / counts[:, None], torch.nan)

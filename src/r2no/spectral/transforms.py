@@ -1,0 +1,134 @@
+"""Unitary real-input FFTs over the spatial axes, and the geometry of the stored half-spectrum.
+
+A real field on a grid (n_1, ..., n_d) is fixed by the coefficients with non-negative last index,
+the *half-plane* of shape (n_1, ..., n_d // 2 + 1). A coefficient whose mirror image is not stored
+stands for two (M1), so sums over the whole spectrum weight it with m(k) = 2.
+"""
+
+import math
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from r2no._types import Grid
+from r2no.errors import GridMismatchError, ShapeError
+
+
+def check_grid(grid: Grid) -> Grid:
+    """Return ``grid`` as a tuple of ints, or say what is wrong with it."""
+    grid = tuple(int(size) for size in grid)
+    if not 1 <= len(grid) <= 3 or min(grid) < 2:
+        raise GridMismatchError(
+            f"`grid` must have one to three axes of at least 2 points each, but got {grid}. "
+            "Give (height, width) of the fields, without frames and channels."
+        )
+    return grid
+
+
+def half_shape(grid: Grid) -> Grid:
+    """Shape of the stored half-plane."""
+    return (*grid[:-1], grid[-1] // 2 + 1)
+
+
+def forward(values: Float[Tensor, "..."], dimensions: int = 2) -> Complex[Tensor, "..."]:
+    """Unitary real-input FFT over the last ``dimensions`` axes."""
+    return torch.fft.rfftn(values, dim=tuple(range(-dimensions, 0)), norm="ortho")
+
+
+def inverse(spectrum: Complex[Tensor, "..."], grid: Grid) -> Float[Tensor, "..."]:
+    """Inverse of :func:`forward` onto ``grid``, over the last ``len(grid)`` axes."""
+    return torch.fft.irfftn(spectrum, s=grid, dim=tuple(range(-len(grid), 0)), norm="ortho")
+
+
+def space_last(
+    field: Float[Tensor, "batch time *space_channel"],
+) -> Float[Tensor, "batch time *channel_space"]:
+    """(batch, time, *space, channel) to (batch, time, channel, *space), without a copy."""
+    return field.movedim(-1, 2)
+
+
+def channel_last(
+    field: Float[Tensor, "batch time *channel_space"],
+) -> Float[Tensor, "batch time *space_channel"]:
+    """Inverse of :func:`space_last`."""
+    return field.movedim(2, -1)
+
+
+def hermitian_multiplicity(grid: Grid) -> Float[Tensor, "*half"]:
+    """m(k) on the half-plane (M1): 2 where the mirror image is not stored, else 1.
+
+    So Σ_k m(k)|û(k)|² = ‖u‖² for the unitary transform of a real field u.
+    """
+    grid = check_grid(grid)
+    last = torch.full((half_shape(grid)[-1],), 2.0, dtype=torch.float64)
+    last[0] = 1.0
+    if grid[-1] % 2 == 0:
+        last[-1] = 1.0
+    return last.expand(half_shape(grid)).clone()
+
+
+def wavenumbers(grid: Grid) -> list[Float[Tensor, "*half"]]:
+    """Each wavenumber component over its Nyquist wavenumber, on the half-plane, in [-1, 1)."""
+    grid = check_grid(grid)
+    axes = [2 * torch.fft.fftfreq(size, dtype=torch.float64) for size in grid[:-1]]
+    axes.append(2 * torch.fft.rfftfreq(grid[-1], dtype=torch.float64))
+    return list(torch.meshgrid(*axes, indexing="ij"))
+
+
+def wavenumber_radius(grid: Grid) -> Float[Tensor, "*half"]:
+    """Normalised radius (M2), ρ(k) = sqrt(Σ_i (k_i / k_i,Nyquist)²), in [0, sqrt(d)]."""
+    squares = sum((component**2 for component in wavenumbers(grid)), torch.zeros(()))
+    return torch.sqrt(squares)
+
+
+def wavenumber_orientation(grid: Grid) -> Float[Tensor, "*half"]:
+    """Orientation (M2) modulo a half-turn, φ(k) = atan2(k_y, k_x)/π mod 1, on a 2-D half-plane.
+
+    A component on its Nyquist line has no sign: k and its mirror image -k are the same entry up to
+    that sign, yet atan2 would tell them apart. Taking both components as positive there gives the
+    pair one orientation, so every cell is conjugate-symmetric and its projection real. Example on
+    8 × 8: (k_y, k_x) = (3, 4) and (-3, 4) are mirror images, both stored, and share φ = 0.205.
+    """
+    vertical, horizontal = wavenumbers(grid)
+    on_nyquist = (vertical.abs() == 1) | (horizontal.abs() == 1)
+    vertical = torch.where(on_nyquist, vertical.abs(), vertical)
+    horizontal = torch.where(on_nyquist, horizontal.abs(), horizontal)
+    return torch.remainder(torch.atan2(vertical, horizontal) / math.pi, 1.0)
+
+
+def resample(
+    field: Float[Tensor, "batch time *space_channel"], grid: Grid
+) -> Float[Tensor, "batch time *space_channel"]:
+    """Fourier-resample a field to another grid, exact for band-limited periodic fields.
+
+    Coefficients on a Nyquist line that only one of the two grids has are dropped, since their
+    phase is unknown on the other.
+    """
+    grid = check_grid(grid)
+    values = space_last(field)
+    old = tuple(values.shape[3:])
+    if len(old) != len(grid):
+        raise ShapeError(
+            f"`grid` must have as many axes as the field, but got {grid} for shape "
+            f"{tuple(field.shape)}. Fields are (batch, time, *space, channel)."
+        )
+    spectrum = forward(values, len(grid))
+    for position, (size, target) in enumerate(zip(old, grid, strict=True)):
+        last = position == len(grid) - 1
+        spectrum = _resize_axis(spectrum, 3 + position, size, target, half=last)
+    scale = math.sqrt(math.prod(grid) / math.prod(old))
+    return channel_last(inverse(spectrum * scale, grid))
+
+
+def _resize_axis(spectrum: Tensor, axis: int, old: int, new: int, *, half: bool) -> Tensor:
+    if old == new:
+        return spectrum
+    keep = (min(old, new) - 1) // 2  # wavenumbers -keep..keep exist on both grids
+    shape = list(spectrum.shape)
+    shape[axis] = new // 2 + 1 if half else new
+    result = spectrum.new_zeros(shape)
+    result.narrow(axis, 0, keep + 1).copy_(spectrum.narrow(axis, 0, keep + 1))
+    if not half and keep:
+        result.narrow(axis, new - keep, keep).copy_(spectrum.narrow(axis, old - keep, keep))
+    return result
