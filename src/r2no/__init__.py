@@ -1,3 +1,25 @@
 """Adapt simulation-pretrained neural operators to real measurements."""
 
 __version__ = "0.1.0"
+
+from r2no import backbones, data, errors, metrics, spectral
+from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, load
+from r2no.ensemble import SpectralEnsemble
+from r2no.repair import RepairUNet, repair
+from r2no.spectral import FourierCells
+
+__all__ = [
+    "AdaptSettings",
+    "AdaptedModel",
+    "FourierCells",
+    "RepairUNet",
+    "SpectralEnsemble",
+    "adapt",
+    "backbones",
+    "data",
+    "errors",
+    "load",
+    "metrics",
+    "repair",
+    "spectral",
+]

@@ -13,6 +13,8 @@ from torch import Tensor
 
 Grid = tuple[int, ...]
 PathLike = str | Path
+#: A whole number is a number too; said out loud because types are checked when tests run.
+Number = float | int
 
 Field = Float[Tensor, "batch time *space channel"]
 FieldMask = Bool[Tensor, "batch time *space channel"]
@@ -36,6 +38,7 @@ __all__ = [
     "Grid",
     "HalfPlane",
     "Iterates",
+    "Number",
     "Operator",
     "PaddingMode",
     "PathLike",

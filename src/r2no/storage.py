@@ -29,7 +29,7 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success flush it to disk and rename it there.
 
     Raises:
-        StorageError: if the folder is not writable or the disk is full; ``path`` keeps what it held.
+        StorageError: if the folder is not writable or the disk is full; ``path`` is untouched.
     """
     path = Path(path)
     temporary: Path | None = None

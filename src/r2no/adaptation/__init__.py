@@ -1,1 +1,19 @@
-"""TODO."""
+"""Adaptation end to end: frozen source, repair modules, spectral ensemble, readouts (M3-M9)."""
+
+from r2no.adaptation.adapt import adapt
+from r2no.adaptation.config import AdaptSettings, EnsembleSettings, RepairSettings
+from r2no.adaptation.model import AdaptedModel, load
+from r2no.adaptation.readouts import readouts, score_readouts
+from r2no.adaptation.trajectories import Trajectories
+
+__all__ = [
+    "AdaptSettings",
+    "AdaptedModel",
+    "EnsembleSettings",
+    "RepairSettings",
+    "Trajectories",
+    "adapt",
+    "load",
+    "readouts",
+    "score_readouts",
+]

@@ -1,1 +1,1 @@
-"""TODO."""
+"""The command line: parse, call the library, say what was written."""

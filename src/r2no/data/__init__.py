@@ -1,1 +1,23 @@
-"""TODO."""
+"""Windows of fields and where they come from: arrays, the built-in wake, RealPDEBench."""
+
+from r2no.data.arrays import ArrayWindows
+from r2no.data.normalise import Normaliser
+from r2no.data.realpdebench import RealPDEBench
+from r2no.data.splits import HeldOut, halves
+from r2no.data.wake import WakeData, make_wake
+from r2no.data.window import Fields, Window, Windows, batches, collate
+
+__all__ = [
+    "ArrayWindows",
+    "Fields",
+    "HeldOut",
+    "Normaliser",
+    "RealPDEBench",
+    "WakeData",
+    "Window",
+    "Windows",
+    "batches",
+    "collate",
+    "halves",
+    "make_wake",
+]

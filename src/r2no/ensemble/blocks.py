@@ -65,11 +65,10 @@ class StreamBlocks:
             )
         number = len(self._sums)
         gap = number // 2
+        folds: tuple[Fold, ...] = (((0,), (2,)), ((2,), (0,)))
         parts = [range(0, gap), range(gap, gap + 1), range(gap + 1, number)]
         if number < 3:
             parts, folds = [range(number), range(0), range(0)], ()
-        else:
-            folds = (((0,), (2,)), ((2,), (0,)))
         stacked = GramSums(
             torch.cat([part.moments for part in self._sums]),
             torch.cat([part.windows for part in self._sums]),

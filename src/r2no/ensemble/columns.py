@@ -44,8 +44,8 @@ class Columns:
         return self.members * self.depths[-1]
 
     def position(self, member: int, depth: int) -> int | None:
-        """Number of the column of an iterate, or ``None`` if its depth is not retained."""
-        if depth not in self.depths:
+        """Number of the column of an iterate, or ``None`` if it is not one of the columns."""
+        if member >= self.members or depth not in self.depths:
             return None
         return member * len(self.depths) + self.depths.index(depth)
 
@@ -76,7 +76,7 @@ class Columns:
     def first_members(self, members: int) -> list[int]:
         """Positions, among these columns, of the columns of the first ``members`` members."""
         kept = list(range(members * len(self.depths)))
-        return kept + [self.number - 1] if self.base else kept
+        return [*kept, self.number - 1] if self.base else kept
 
     def check_iterates(self, iterates: Tensor) -> None:
         """Raise unless ``iterates`` is (member, depth 1..L, ...) and covers the columns."""

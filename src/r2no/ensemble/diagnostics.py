@@ -1,4 +1,4 @@
-"""What the iterates do before they are combined: errors by depth and band (M9, M10), theory (M11, M12)."""
+"""What the iterates do before they are combined: errors by depth and band, theory (M9-M12)."""
 
 import math
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._types import Number
 from r2no.errors import ConfigError, EmptySplitError
 from r2no.spectral import FourierCells, cell_energy, count_coefficients
 
@@ -64,7 +65,7 @@ class DepthErrors:
     def best_depth(self, member: int = 0) -> int:
         """ℓ*, the common depth of lowest error (M9); the smallest in a tie."""
         if self.windows == 0:
-            raise EmptySplitError("No windows were added; ℓ* needs at least one.")
+            raise EmptySplitError("No windows were added; the best depth needs at least one.")
         return int(self.total()[member].argmin())
 
     def gap(self, member: int = 0) -> float:
@@ -134,7 +135,7 @@ def contraction_report(
 
 def selection_price(
     *,
-    bound: float,
+    bound: Number,
     trajectories: int,
     regions: int,
     depths: int,

@@ -134,7 +134,7 @@ class ColumnSpectra:
     def sums(
         self, group: Int[Tensor, " batch"], num_groups: int, weight_exponent: float
     ) -> GramSums:
-        """The batch's moments by group, each window weighted by ‖y‖^-p; a negative group is left out."""
+        """The batch's moments by group, windows weighted by ‖y‖^-p; a group below 0 is left out."""
         if not torch.isfinite(self._spectra).all():
             raise NonFiniteError(
                 "`source`, `iterates` and `target` must be finite on the measured channels, but a "

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from r2no import storage
-from r2no._types import PathLike
+from r2no._types import Number, PathLike
 from r2no.ensemble.blocks import Fold, StreamBlocks
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import CellWeights, Composition
@@ -60,21 +60,21 @@ class SpectralEnsemble:
     def __init__(
         self,
         cells: FourierCells,
-        ridge: float | Literal["auto"] = "auto",
+        ridge: Number | Literal["auto"] = "auto",
         measured: Sequence[int] = (0,),
         *,
-        weight_exponent: float = 1,
+        weight_exponent: Number = 1,
         base_column: bool = True,
         depths: Sequence[int] | None = None,
-        ridge_grid: Sequence[float] = RIDGE_GRID,
+        ridge_grid: Sequence[Number] = RIDGE_GRID,
     ) -> None:
         self.cells = cells
-        self.ridge = ridge
+        self.ridge = ridge if ridge == "auto" else float(ridge)
         self.measured = tuple(int(channel) for channel in measured)
-        self.weight_exponent = weight_exponent
+        self.weight_exponent = float(weight_exponent)
         self.base_column = base_column
         self.depths = None if depths is None else tuple(depths)
-        self.ridge_grid = tuple(ridge_grid)
+        self.ridge_grid = tuple(float(value) for value in ridge_grid)
         self.weights_: Tensor | None = None
         self.ridge_: float | None = None
         self.ridge_scores_: dict[float, float] = {}
@@ -105,17 +105,18 @@ class SpectralEnsemble:
         sums, self.folds_ = self._accumulate(batches, tuple(folds))
         return self.solve(sums)
 
-    def begin(self, batch: FitBatch) -> ColumnSpectra:
+    def begin(
+        self,
+        source: Float[Tensor, "batch time *space_channel"],
+        target: Float[Tensor, "batch time *space_channel"],
+        mask: Tensor | None = None,
+    ) -> ColumnSpectra:
         """Start a batch whose iterates will be added one by one (see :class:`ColumnSpectra`)."""
         if self.columns_ is None:
             raise NotFittedError("Call `set_columns(members, steps)` before streaming batches.")
+        self._check(FitBatch(source, source[None, None], target, mask))
         return ColumnSpectra(
-            batch.source,
-            batch.target,
-            self.columns_,
-            self.cells,
-            measured=self.measured,
-            mask=batch.mask,
+            source, target, self.columns_, self.cells, measured=self.measured, mask=mask
         )
 
     def set_columns(self, members: int, steps: int) -> Columns:
@@ -143,7 +144,7 @@ class SpectralEnsemble:
             batch = item if isinstance(item, FitBatch) else FitBatch(*item)
             self._check(batch)
             columns = self.set_columns(batch.iterates.shape[0], batch.iterates.shape[1])
-            spectra = self.begin(batch)
+            spectra = self.begin(batch.source, batch.target, batch.mask)
             for member in range(columns.members):
                 for depth in columns.depths:
                     spectra.add(member, depth, batch.iterates[member, depth - 1])
@@ -157,7 +158,7 @@ class SpectralEnsemble:
             return total, folds
         return blocks.finish()
 
-    def solve(self, sums: GramSums, ridge: float | None = None) -> "SpectralEnsemble":
+    def solve(self, sums: GramSums, ridge: Number | None = None) -> "SpectralEnsemble":
         """Choose the penalty on the folds (when "auto") and solve (M7) on all groups."""
         self.sums_ = sums
         whole = sums.total()
@@ -167,7 +168,7 @@ class SpectralEnsemble:
             )
         if ridge is None:
             ridge = self._choose_ridge(sums) if self.ridge == "auto" else float(self.ridge)
-        self.ridge_ = ridge
+        self.ridge_ = float(ridge)
         self._set_weights(ridge_path(whole.moments[0], [ridge])[0])
         return self
 
@@ -188,21 +189,55 @@ class SpectralEnsemble:
 
     def merge(self, other: "SpectralEnsemble") -> "SpectralEnsemble":
         """Add the sums fitted elsewhere on the same source and modules, and solve again."""
-        mine, theirs = self._fitted(), other._fitted()
-        if mine[1] != theirs[1] or self._settings() != other._settings():
+        mine, theirs = self._sums(), other._sums()
+        if self.columns_ != other.columns_ or self._settings() != other._settings():
             raise ShapeError(
                 "`other` must have the same cells, columns, measured channels and weighting, but "
                 f"got {other._settings()} against {self._settings()}. Fit both alike."
             )
         if not torch.equal(self.cells.index, other.cells.index):
             raise ShapeError("`other` uses another partition. Fit both with the same cells.")
-        return self.solve(mine[2] + theirs[2])
+        return self.solve(mine + theirs)
+
+    def derive(
+        self, *, members: int | None = None, cells: FourierCells | None = None
+    ) -> "SpectralEnsemble":
+        """The ensemble of fewer members or of a coarser partition, from the same sums.
+
+        No new pass over the data: sub-blocks and sums of the Gram matrices are Gram matrices.
+
+        Args:
+            members: Keep the first so many members.
+            cells: A partition each of whose cells is a union of cells of this one.
+        """
+        columns, sums = self._columns(), self._sums()
+        smaller = SpectralEnsemble(cells or self.cells, **self._settings())
+        smaller.folds_ = self.folds_
+        kept = columns.members if members is None else members
+        if not 1 <= kept <= columns.members:
+            raise ConfigError(f"`members` must lie in 1..{columns.members}, but got {members}.")
+        smaller.columns_ = Columns(kept, columns.depths, columns.base)
+        sums = sums.with_columns(columns.first_members(kept))
+        if cells is not None:
+            sums = sums.with_index(_nesting(self.cells, cells), cells.num_cells)
+            if cells.shared_channels and not self.cells.shared_channels:
+                sums = sums.shared_over_channels()
+        return smaller.solve(sums)
+
+    @property
+    def held_out_score(self) -> float:
+        """Held-out error of the chosen penalty, for comparing partitions fitted on one split."""
+        if not self.ridge_scores_ or self.ridge_ is None:
+            raise NotFittedError(
+                "Only an ensemble fitted with `ridge='auto'` has a held-out score."
+            )
+        return self.ridge_scores_[self.ridge_]
 
     # -- prediction ---------------------------------------------------------------------------
 
     def compose(self, source: Float[Tensor, "batch time *space_channel"]) -> Composition:
         """Start a streamed prediction (M8): ``add`` every iterate, then take ``result()``."""
-        self._fitted()
+        self._columns()
         assert self._spread is not None
         return Composition(self._spread, source)
 
@@ -212,7 +247,7 @@ class SpectralEnsemble:
         iterates: Float[Tensor, "member depth batch *field"],
     ) -> Float[Tensor, "batch time *space_channel"]:
         """R(X) of (M8) from the source and its iterates (member, depth 1..L, batch, ...)."""
-        columns = self._fitted()[1]
+        columns = self._columns()
         columns.check_iterates(iterates)
         self._check(FitBatch(source, iterates, source))
         composition = self.compose(source)
@@ -241,10 +276,10 @@ class SpectralEnsemble:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON-able settings from which :meth:`from_state` rebuilds the ensemble."""
-        weights, columns = self._weights(), self.columns_
-        assert columns is not None
+        columns = self._columns()
+        assert self.weights_ is not None
         cell_tensors, cell_settings = self.cells.state()
-        tensors = {"weights": weights, **{f"cells.{k}": v for k, v in cell_tensors.items()}}
+        tensors = {"weights": self.weights_, **{f"cells.{k}": v for k, v in cell_tensors.items()}}
         if self.sums_ is not None:
             tensors |= {"moments": self.sums_.moments, "windows": self.sums_.windows}
         settings = {
@@ -306,15 +341,17 @@ class SpectralEnsemble:
         self.weights_ = weights
         self._spread = CellWeights(weights, self.columns_, self.cells, measured=self.measured)
 
-    def _weights(self) -> Tensor:
-        if self.weights_ is None:
+    def _columns(self) -> Columns:
+        if self.weights_ is None or self.columns_ is None:
             raise NotFittedError("This ensemble is not fitted yet. Call `fit` first.")
-        return self.weights_
+        return self.columns_
 
-    def _fitted(self) -> tuple[Tensor, Columns, GramSums]:
-        weights, columns = self._weights(), self.columns_
-        assert columns is not None
-        return weights, columns, self.sums_  # type: ignore[return-value]
+    def _sums(self) -> GramSums:
+        if self.sums_ is None:
+            raise NotFittedError(
+                "This ensemble has no Gram sums: fit it instead of giving weights."
+            )
+        return self.sums_
 
     def _validate(self) -> None:
         if self.ridge != "auto" and not float(self.ridge) >= 0:
@@ -341,3 +378,20 @@ class SpectralEnsemble:
                 f"`measured` must name channels 0..{shape[-1] - 1} of the fields, but is "
                 f"{self.measured}. Fields are (batch, time, *space, channel)."
             )
+
+
+def _nesting(fine: FourierCells, coarse: FourierCells) -> Int[Tensor, " cell"]:
+    """The coarse cell in which each fine one lies; empty fine cells go to cell 0."""
+    if fine.grid != coarse.grid or (fine.shared_channels and not coarse.shared_channels):
+        raise ConfigError(
+            f"`cells` must be a coarser partition of grid {fine.grid}, but got one of "
+            f"{coarse.grid} with shared_channels={coarse.shared_channels}."
+        )
+    parent = torch.zeros(fine.num_cells, dtype=torch.long)
+    parent[fine.index.reshape(-1)] = coarse.index.reshape(-1)
+    if not torch.equal(parent[fine.index], coarse.index):
+        raise ConfigError(
+            "`cells` must be coarser than the fitted partition: a fitted cell straddles two of "
+            "its cells. Divide the numbers of bands and sectors by whole numbers."
+        )
+    return parent

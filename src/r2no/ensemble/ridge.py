@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._types import Number
 from r2no.errors import ConfigError, NonFiniteError
 
 #: The published grid of penalties (M7).
@@ -18,7 +19,7 @@ RIDGE_GRID = (1e-8, 1e-6, 1e-4, 1e-2, 1e-1, 1.0)
 
 
 def ridge_path(
-    moments: Float[Tensor, "*cells column_and_target column_and_target"], ridges: Sequence[float]
+    moments: Float[Tensor, "*cells column_and_target column_and_target"], ridges: Sequence[Number]
 ) -> Float[Tensor, "ridge *cells_column"]:
     """Weights for every penalty, from one decomposition per cell.
 
@@ -56,9 +57,9 @@ def ridge_path(
 
 
 def quadratic_error(
-    moments: Float[Tensor, "*cells column_and_target column_and_target"],
-    weights: Float[Tensor, "*cells column"],
-) -> Float[Tensor, "*cells"]:
+    moments: Float[Tensor, "*#cells column_and_target column_and_target"],
+    weights: Float[Tensor, "*#cells column"],
+) -> Float[Tensor, "*all_cells"]:
     """‖P_b(y - h_0) - Σ_j w_j P_b c_j‖² = ‖P_b(y - h_0)‖² - 2 w·r + wᵀGw of each cell.
 
     Cells broadcast, so one weight vector can be scored on many cells or groups.

@@ -1,1 +1,5 @@
-"""TODO."""
+"""Experiments: the demo on the built-in wake, and later the paper's studies."""
+
+from r2no.experiments.demo import DemoSettings, run_demo
+
+__all__ = ["DemoSettings", "run_demo"]

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._types import Number
 
+
+@runtime_checkable
 class RepairModule(Protocol):
     """Φ_θ: a history and an estimate in, a correction of the estimate's shape out.
 
@@ -33,7 +36,7 @@ def repair_steps(
     estimate: Float[Tensor, "batch time *space_channel"],
     *,
     steps: int,
-    step_size: float,
+    step_size: Number,
 ) -> Iterator[Float[Tensor, "batch time *space_channel"]]:
     """Iterate (M3), h_{ℓ+1} = h_ℓ + α Φ_θ(X, h_ℓ), and yield h_0, h_1, ..., h_L as they appear.
 
@@ -43,7 +46,8 @@ def repair_steps(
     correction = correction_at(module, history)
     yield estimate
     for _ in range(steps):
-        estimate = torch.add(estimate, correction(estimate), alpha=step_size)
+        # the correction first: the sum then lies in memory as the module likes its input
+        estimate = correction(estimate).mul(step_size).add_(estimate)
         yield estimate
 
 
@@ -53,7 +57,7 @@ def repair(
     estimate: Float[Tensor, "batch time *space_channel"],
     *,
     steps: int = 12,
-    step_size: float = 0.2,
+    step_size: Number = 0.2,
 ) -> Float[Tensor, "iterate batch time *space_channel"]:
     """All iterates of (M3) in one tensor; entry 0 is ``estimate``."""
     trajectory = repair_steps(module, history, estimate, steps=steps, step_size=step_size)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -42,8 +43,17 @@ class _FirstBlock(_ConvBlock):
             values = F.pad(values, (1, 1, 1, 1), mode=mode)
         return F.conv2d(values, weight, padding=1 if mode == "zeros" else 0)
 
+    def bias(self) -> Tensor:
+        assert self.conv.bias is not None
+        return self.conv.bias
+
     def finish(self, values: Tensor) -> Tensor:
         return F.gelu(self.norm(values))
+
+
+def _channels_last(module: "RepairUNet") -> "RepairUNet":
+    """Lay the convolutions' weights out as their inputs are; in place."""
+    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def _double(channels_in: int, channels_out: int, padding: PaddingMode) -> nn.Sequential:
@@ -99,15 +109,13 @@ class RepairUNet(nn.Module):
         widths = [width * 2**level for level in range(depth + 1)]
         self.first = _FirstBlock(history_channels + field_channels, width, padding)
         self.second = _ConvBlock(width, width, padding)
-        self.down = nn.ModuleList(
-            _double(a, b, padding) for a, b in zip(widths[:-1], widths[1:], strict=True)
-        )
+        self.down = nn.ModuleList(_double(a, b, padding) for a, b in pairwise(widths))
         pairs = zip(reversed(widths[1:]), reversed(widths[:-1]), strict=True)
         self.up = nn.ModuleList(_Up(a, b, padding) for a, b in pairs)
         self.last = nn.Conv2d(width, field_channels, 1)
         nn.init.xavier_uniform_(self.last.weight, gain=0.1)
-        nn.init.zeros_(self.last.bias)
-        self.to(memory_format=torch.channels_last)
+        nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
+        _channels_last(self)
 
     def forward(
         self,
@@ -122,12 +130,12 @@ class RepairUNet(nn.Module):
     ) -> Callable[[Tensor], Tensor]:
         """Φ_θ(X, ·) for a fixed history, whose share of the first convolution is computed once."""
         plane = self._plane("history", history, self.history_channels)
-        shared = self.first.split(plane, 0) + self.first.conv.bias[:, None, None]
+        shared = self.first.split(plane, 0) + self.first.bias()[:, None, None]
         return lambda estimate: self.correct(shared, estimate)
 
     def correct(self, shared: Tensor, estimate: Tensor) -> Tensor:
         """The correction of ``estimate``, given the history's share of the first convolution."""
-        batch, time, height, width, channels = estimate.shape
+        _, time, height, width, channels = estimate.shape
         plane = self._plane("estimate", estimate, self.field_channels)
         values = self.first.finish(shared + self.first.split(plane, self.history_channels))
         values = self.second(values)
@@ -146,7 +154,7 @@ class RepairUNet(nn.Module):
         for block in fast.modules():
             if isinstance(block, _ConvBlock):
                 block.fold()
-        return fast.to(memory_format=torch.channels_last)
+        return _channels_last(fast)
 
     def _plane(self, name: str, field: Tensor, channels: int) -> Tensor:
         """(batch, time, height, width, channel) to padded (batch, time·channel, height, width).

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from r2no._types import Grid
+from r2no._types import Grid, Number
 from r2no.repair.loop import RepairModule, correction_at, repair_steps
 from r2no.spectral import wavenumber_radius
 from r2no.spectral.transforms import space_last
@@ -60,9 +60,9 @@ class RepairObjective:
     """
 
     steps: int = 12
-    step_size: float = 0.2
-    spectral: float = 1.0
-    fixed_point: float = 0.01
+    step_size: Number = 0.2
+    spectral: Number = 1.0
+    fixed_point: Number = 0.01
     norm: SpectralNorm = "ortho"
     checkpointing: bool = False
 

@@ -8,7 +8,7 @@ stands for two (M1), so sums over the whole spectrum weight it with m(k) = 2.
 import math
 
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Float, Shaped
 from torch import Tensor
 
 from r2no._types import Grid
@@ -42,15 +42,15 @@ def inverse(spectrum: Complex[Tensor, "..."], grid: Grid) -> Float[Tensor, "..."
 
 
 def space_last(
-    field: Float[Tensor, "batch time *space_channel"],
-) -> Float[Tensor, "batch time *channel_space"]:
+    field: Shaped[Tensor, "batch time *space_channel"],
+) -> Shaped[Tensor, "batch time *channel_space"]:
     """(batch, time, *space, channel) to (batch, time, channel, *space), without a copy."""
     return field.movedim(-1, 2)
 
 
 def channel_last(
-    field: Float[Tensor, "batch time *channel_space"],
-) -> Float[Tensor, "batch time *space_channel"]:
+    field: Shaped[Tensor, "batch time *channel_space"],
+) -> Shaped[Tensor, "batch time *space_channel"]:
     """Inverse of :func:`space_last`."""
     return field.movedim(2, -1)
 
@@ -99,7 +99,7 @@ def wavenumber_orientation(grid: Grid) -> Float[Tensor, "*half"]:
 
 def resample(
     field: Float[Tensor, "batch time *space_channel"], grid: Grid
-) -> Float[Tensor, "batch time *space_channel"]:
+) -> Float[Tensor, "batch time *new_space_channel"]:
     """Fourier-resample a field to another grid, exact for band-limited periodic fields.
 
     Coefficients on a Nyquist line that only one of the two grids has are dropped, since their

@@ -1,1 +1,27 @@
-"""TODO."""
+"""Training of backbones and repair modules: the only home of optimisers and checkpoints (M4).
+
+Loops, samplers, caches and sums are rank-aware: under ``torchrun`` every rank takes its share of a
+batch, gradients and sums are added up, and rank 0 writes.
+"""
+
+from r2no.training.backbone import train_operator
+from r2no.training.config import TrainSettings
+from r2no.training.engine import TrainResult, optimise
+from r2no.training.operator import Persistence, PhysicalOperator, operator_fingerprint
+from r2no.training.progress import Reporter
+from r2no.training.repair import train_repair
+from r2no.training.source_cache import SourceCache, cached_source
+
+__all__ = [
+    "Persistence",
+    "PhysicalOperator",
+    "Reporter",
+    "SourceCache",
+    "TrainResult",
+    "TrainSettings",
+    "cached_source",
+    "operator_fingerprint",
+    "optimise",
+    "train_operator",
+    "train_repair",
+]

@@ -1,0 +1,1 @@
+"""Measured claims: speed and memory, as ratios within one run."""

@@ -1,0 +1,218 @@
+"""adapt(): freeze the source, train the repair modules, fit the ensemble."""
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from r2no._types import Operator, PathLike
+from r2no.adaptation.config import AdaptSettings
+from r2no.adaptation.model import AdaptedModel, versions
+from r2no.adaptation.trajectories import Trajectories, gather_sums
+from r2no.data.normalise import Normaliser
+from r2no.data.splits import halves
+from r2no.data.window import Fields, Windows, batches
+from r2no.ensemble import DepthErrors, SpectralEnsemble, select_partition
+from r2no.errors import ConfigError, EmptySplitError, FingerprintError, GridMismatchError
+from r2no.repair import RepairUNet
+from r2no.spectral import FourierCells
+from r2no.training import (
+    Reporter,
+    SourceCache,
+    cached_source,
+    operator_fingerprint,
+    train_repair,
+)
+from r2no.training.backbone import fit_normalisers
+
+
+def adapt(
+    source: Operator,
+    train: Windows,
+    fit: Windows,
+    members: int | None = None,
+    *,
+    settings: AdaptSettings | None = None,
+    normalisers: tuple[Normaliser, Normaliser] | None = None,
+    folder: PathLike | None = None,
+    reporter: Reporter | None = None,
+) -> AdaptedModel:
+    """Adapt a pretrained operator to real measurements.
+
+    Trains ``members`` repair modules on ``train`` from the frozen source's predictions, then fits,
+    cell by cell in the Fourier domain, how much of each repair to use, on ``fit``.
+
+    Args:
+        source: Any callable or module, physical history in, physical prediction out; frozen.
+        train: Real windows the repair modules learn from.
+        fit: Other real windows, by trajectory, on which checkpoints and weights are chosen.
+        members: Number of repair modules; default as in ``settings``.
+        settings: Everything else; the defaults are the paper's but for the partition, which is
+            sized to ``fit``.
+        normalisers: Of history and field for the loop; default fitted on ``train``.
+        folder: Where to keep the work, so that a stopped run goes on; default a temporary folder.
+        reporter: Where progress is shown.
+    """
+    settings = settings or AdaptSettings()
+    if members is not None:
+        settings = settings.model_copy(update={"members": members})
+    if settings.members < 1:
+        raise ConfigError(f"`members` must be at least 1, but got {members}.")
+    reporter = reporter or Reporter(quiet=True)
+    fields = _common_fields(train, fit)
+    with contextlib.ExitStack() as stack:
+        work = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-")))
+        frozen = _Frozen(source, next(iter(batches(train, 1)))[1].history)
+        caches = [
+            cached_source(
+                source,
+                windows,
+                work / "source",
+                batch_size=settings.batch_size,
+                title=f"source on {name}",
+                reporter=reporter,
+            )
+            for name, windows in (("train", train), ("fit", fit))
+        ]
+        normalisers = normalisers or fit_normalisers(train)
+        modules = [
+            _train_member(
+                number, (train, caches[0]), (fit, caches[1]), normalisers, settings, work, reporter
+            )
+            for number in range(settings.members)
+        ]
+        repair = settings.repair
+        loops = Trajectories(tuple(modules), *normalisers, repair.steps, repair.step_size)
+        ensemble, published, errors = fit_ensemble(loops, fit, caches[1], settings, reporter)
+        frozen.check()
+    provenance: dict[str, Any] = {
+        "source": frozen.fingerprint,
+        "train": train.fingerprint,
+        "fit": fit.fingerprint,
+        "seeds": [settings.seed + number for number in range(settings.members)],
+        "versions": versions(),
+    }
+    return AdaptedModel(
+        source, loops, ensemble, published, errors, fields, settings, provenance, frozen.probe
+    )
+
+
+def fit_ensemble(
+    loops: Trajectories,
+    fit: Windows,
+    cache: SourceCache,
+    settings: AdaptSettings,
+    reporter: Reporter,
+) -> tuple[SpectralEnsemble, SpectralEnsemble, DepthErrors]:
+    """One pass over the fit split: the chosen ensemble, the published partition, depth errors."""
+    fields, chosen = fit.fields, settings.ensemble
+    flat = len(fields.grid) == 2
+    cells = FourierCells.polar(
+        fields.grid,
+        radial=chosen.radial,
+        angular=chosen.angular if flat else 1,
+        extent=chosen.extent,
+    )
+    ensemble = SpectralEnsemble(
+        cells,
+        chosen.ridge,
+        fields.measured,
+        weight_exponent=chosen.weight_exponent,
+        base_column=chosen.base_column,
+        ridge_grid=chosen.ridge_grid,
+    )
+    errors = DepthErrors.empty(
+        FourierCells.bands(fields.grid),
+        members=len(loops.modules),
+        steps=loops.steps,
+        measured=fields.measured,
+    )
+    plan = halves(fit.origins, horizon=fields.horizon_frames)
+    ensemble.folds_ = plan.folds
+    sums = gather_sums(
+        loops,
+        fit,
+        cache,
+        ensemble,
+        errors,
+        group=plan.group,
+        batch_size=settings.batch_size,
+        title="fitting the ensemble",
+        reporter=reporter,
+    )
+    published = ensemble.solve(sums)
+    if chosen.cells == "published" or chosen.ridge != "auto":
+        return published, published, errors
+    return select_partition(published), published, errors
+
+
+class _Frozen:
+    """Holds the source to its promise: same parameters, same answer, before and after."""
+
+    def __init__(self, source: Operator, probe: Tensor) -> None:
+        self._source, self.probe = source, probe
+        if isinstance(source, nn.Module):
+            source.eval()
+            source.requires_grad_(False)
+        self.fingerprint = operator_fingerprint(source, probe)
+        if operator_fingerprint(source, probe) != self.fingerprint:
+            raise FingerprintError(
+                "`source` answers the same history differently each time, so its predictions "
+                "cannot be cached or corrected. Switch off dropout and other randomness in it."
+            )
+
+    def check(self) -> None:
+        if operator_fingerprint(self._source, self.probe) != self.fingerprint:
+            raise FingerprintError("`source` changed while it was meant to be frozen.")
+
+
+def _train_member(
+    number: int,
+    train: tuple[Windows, SourceCache],
+    fit: tuple[Windows, SourceCache],
+    normalisers: tuple[Normaliser, Normaliser],
+    settings: AdaptSettings,
+    work: Path,
+    reporter: Reporter,
+) -> RepairUNet:
+    fields, repair = train[0].fields, settings.repair
+    seed = settings.seed + number
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = RepairUNet(
+            fields.history_frames * len(fields.history_channels),
+            fields.horizon_frames * len(fields.channels),
+            repair.width,
+            repair.depth,
+            padding=repair.padding,
+        )
+    train_repair(
+        module,
+        train,
+        fit,
+        normalisers,
+        repair.objective(),
+        repair.train.model_copy(update={"seed": seed}),
+        folder=work / f"repair-{seed}",
+        title=f"repair module {number + 1} of {settings.members}",
+        reporter=reporter,
+    )
+    return module
+
+
+def _common_fields(train: Windows, fit: Windows) -> Fields:
+    for name, windows in (("train", train), ("fit", fit)):
+        if len(windows) == 0:
+            raise EmptySplitError(
+                f"`{name}` holds no windows. Give at least one trajectory as long as history plus "
+                "horizon."
+            )
+    if train.fields != fit.fields:
+        raise GridMismatchError(
+            "`train` and `fit` must have the same grid, frames and channels, but got "
+            f"{train.fields} and {fit.fields}."
+        )
+    return fit.fields

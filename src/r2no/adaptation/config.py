@@ -1,0 +1,59 @@
+"""Frozen settings of an adaptation."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from r2no._types import Extent, PaddingMode
+from r2no.ensemble import RIDGE_GRID
+from r2no.repair import RepairObjective
+from r2no.training import TrainSettings
+
+
+class RepairSettings(BaseModel, frozen=True, extra="forbid"):
+    """The repair module, its loop and its objective; the defaults are the published ones."""
+
+    width: int = Field(default=32, ge=1)
+    depth: int = Field(default=4, ge=1)
+    padding: PaddingMode = "zeros"
+    steps: int = Field(default=12, ge=1)
+    step_size: float = Field(default=0.2, gt=0)
+    spectral: float = Field(default=1.0, ge=0)
+    fixed_point: float = Field(default=0.01, ge=0)
+    norm: Literal["ortho", "forward"] = "ortho"
+    checkpointing: bool = False
+    train: TrainSettings = TrainSettings()
+
+    def objective(self) -> RepairObjective:
+        """The objective with these settings."""
+        return RepairObjective(
+            self.steps,
+            self.step_size,
+            self.spectral,
+            self.fixed_point,
+            self.norm,
+            self.checkpointing,
+        )
+
+
+class EnsembleSettings(BaseModel, frozen=True, extra="forbid"):
+    """The partition and the ridge. ``cells="auto"`` sizes the partition to the fit split."""
+
+    cells: Literal["auto", "published"] = "auto"
+    radial: int = Field(default=128, ge=1, description="Bands (the finest considered, if auto).")
+    angular: int = Field(default=16, ge=1, description="Sectors (the finest considered, if auto).")
+    extent: Extent = "corner"
+    ridge: float | Literal["auto"] = "auto"
+    ridge_grid: tuple[float, ...] = RIDGE_GRID
+    weight_exponent: float = Field(default=1, ge=0)
+    base_column: bool = True
+
+
+class AdaptSettings(BaseModel, frozen=True, extra="forbid"):
+    """Everything :func:`r2no.adapt` decides; each member m is trained with seed + m."""
+
+    members: int = Field(default=3, ge=1)
+    seed: int = 42
+    batch_size: int = Field(default=8, ge=1, description="Windows per batch when not training.")
+    repair: RepairSettings = RepairSettings()
+    ensemble: EnsembleSettings = EnsembleSettings()

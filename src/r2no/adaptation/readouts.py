@@ -1,0 +1,87 @@
+"""Readouts: every way to turn the trajectories into a forecast, scored in one pass (M8, M9).
+
+Each is a weight array over the same columns: zeros give the source, a one-hot one depth, equal
+weights a mean, one cell a global combination, many cells R2NO.
+"""
+
+from collections.abc import Mapping
+
+import torch
+
+from r2no._types import Operator
+from r2no.adaptation.model import AdaptedModel
+from r2no.data.window import Windows, batches
+from r2no.ensemble import DepthErrors, SpectralEnsemble
+from r2no.metrics import Accumulator
+from r2no.spectral import FourierCells
+from r2no.training import Reporter
+
+
+def readouts(model: AdaptedModel) -> dict[str, SpectralEnsemble]:
+    """The readouts of the paper for a fitted model, keyed by name.
+
+    ``irno_final`` and ``irno_selected`` read the first member at depth L and at ℓ* (lowest RMSE
+    on the fit split); ``mean_final``, ``mean_all`` and ``global`` use all members; ``r2no_m1`` the
+    first member, ``r2no_mM`` all of them.
+    """
+    columns = model.ensemble.columns_
+    assert columns is not None
+    cell = FourierCells.single(model.fields.grid)
+
+    def fixed(weights: torch.Tensor) -> SpectralEnsemble:
+        return SpectralEnsemble.from_weights(weights, columns, cell, measured=model.fields.measured)
+
+    found = {
+        "irno_final": fixed(columns.one_hot(0, columns.depths[-1])),
+        "irno_selected": fixed(columns.one_hot(0, model.fit_errors.best_depth())),
+        "mean_final": fixed(columns.mean_final()),
+        "mean_all": fixed(columns.mean_all()),
+        "global": model.published.derive(cells=cell),
+        "r2no_m1": model.for_members(1),
+    }
+    if columns.members > 1:
+        found[f"r2no_m{columns.members}"] = model.ensemble
+    return found
+
+
+@torch.no_grad()
+def score_readouts(
+    model: AdaptedModel,
+    windows: Windows,
+    chosen: Mapping[str, SpectralEnsemble],
+    *,
+    operators: Mapping[str, Operator] | None = None,
+    reporter: Reporter | None = None,
+) -> tuple[dict[str, dict[str, float]], DepthErrors]:
+    """Score readouts, the source and other operators on a split, from one roll-out.
+
+    Returns the metrics by name (``operators`` first, then ``finetuned`` for the source, then the
+    readouts) and the errors by depth and band of the roll-out.
+    """
+    reporter, operators = reporter or Reporter(quiet=True), operators or {}
+    names = [*operators, "finetuned", *chosen]
+    scores = {name: Accumulator(measured=model.fields.measured) for name in names}
+    errors = DepthErrors.empty(
+        model.fit_errors.cells,
+        members=len(model.trajectories.modules),
+        steps=model.trajectories.steps,
+        measured=model.fields.measured,
+    )
+    with reporter.step("scoring on test", len(windows)) as step:
+        for numbers, window in batches(windows, model.settings.batch_size):
+            source = model.source(window.history)
+            parts = {name: ensemble.compose(source) for name, ensemble in chosen.items()}
+            errors.begin(window.target)
+            for member in range(len(model.trajectories.modules)):
+                errors.add(member, 0, source, window.target, window.mask)
+            for member, depth, iterate in model.trajectories(window.history, source):
+                errors.add(member, depth, iterate, window.target, window.mask)
+                for composition in parts.values():
+                    composition.add(member, depth, iterate)
+            forecasts = {name: operator(window.history) for name, operator in operators.items()}
+            forecasts["finetuned"] = source
+            forecasts |= {name: composition.result() for name, composition in parts.items()}
+            for name, forecast in forecasts.items():
+                scores[name].update(forecast, window.target, window.mask)
+            step.advance(len(numbers))
+    return {name: score.compute() for name, score in scores.items()}, errors

@@ -1,0 +1,109 @@
+"""Trajectories: the repair loops of all members, in physical units, one iterate at a time.
+
+One pass over the data feeds every consumer (Gram sums, depth errors, readouts), so no iterate is
+computed twice and none is kept longer than it is needed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from r2no.data.normalise import Normaliser
+from r2no.data.window import Window, Windows, batches
+from r2no.ensemble import ColumnSpectra, DepthErrors, GramSums, SpectralEnsemble
+from r2no.errors import EmptySplitError
+from r2no.repair import RepairUNet, repair_steps
+from r2no.training import Reporter, SourceCache, distributed
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectories:
+    """M repair loops from one source (M3).
+
+    Attributes:
+        modules: The trained Φ_θ of each member.
+        of_history: Normaliser of the history.
+        of_field: Normaliser of predictions; the loop runs in its units.
+        steps: L.
+        step_size: α.
+    """
+
+    modules: tuple[RepairUNet, ...]
+    of_history: Normaliser
+    of_field: Normaliser
+    steps: int
+    step_size: float
+    _fast: list[RepairUNet] = field(default_factory=list)
+
+    def __call__(self, history: Tensor, source: Tensor) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield (member, depth, iterate) for depths 1..L of each member in turn, physical units."""
+        if not self._fast:
+            self._fast.extend(module.folded() for module in self.modules)
+        normal_history, start = self.of_history(history), self.of_field(source)
+        for member, module in enumerate(self._fast):
+            loop = repair_steps(
+                module, normal_history, start, steps=self.steps, step_size=self.step_size
+            )
+            for depth, iterate in enumerate(loop):
+                if depth > 0:
+                    yield member, depth, self.of_field.inverse(iterate)
+
+
+def shared_batches(windows: Windows, batch_size: int) -> Iterator[tuple[range, Window]]:
+    """This process's batches of a split."""
+    for number, batch in enumerate(batches(windows, batch_size)):
+        if number % distributed.world_size() == distributed.rank():
+            yield batch
+
+
+@torch.no_grad()
+def gather_sums(
+    trajectories: Trajectories,
+    windows: Windows,
+    cache: SourceCache,
+    ensemble: SpectralEnsemble,
+    errors: DepthErrors,
+    *,
+    group: Tensor,
+    batch_size: int,
+    title: str = "fitting",
+    reporter: Reporter | None = None,
+) -> GramSums:
+    """One pass over the fit split: Gram sums by group, and errors by depth (M6, M9)."""
+    reporter = reporter or Reporter(quiet=True)
+    ensemble.set_columns(len(trajectories.modules), trajectories.steps)
+    total: GramSums | None = None
+    with reporter.step(title, len(windows)) as step:
+        for numbers, window in shared_batches(windows, batch_size):
+            source = cache[numbers]
+            part = _batch_spectra(trajectories, window, source, ensemble, errors)
+            sums = part.sums(group[list(numbers)], int(group.max()) + 1, ensemble.weight_exponent)
+            total = sums if total is None else total + sums
+            step.advance(len(numbers))
+    if total is None:
+        raise EmptySplitError(
+            "This process got no batch of the fit split. Use fewer processes or smaller batches."
+        )
+    counted = torch.tensor([errors.windows])
+    distributed.add_up(total.moments, total.windows, errors.squared, counted)
+    errors.windows = int(counted)
+    return total
+
+
+def _batch_spectra(
+    trajectories: Trajectories,
+    window: Window,
+    source: Tensor,
+    ensemble: SpectralEnsemble,
+    errors: DepthErrors,
+) -> ColumnSpectra:
+    spectra = ensemble.begin(source, window.target, window.mask)
+    errors.begin(window.target)
+    for member in range(len(trajectories.modules)):
+        errors.add(member, 0, source, window.target, window.mask)
+    for member, depth, iterate in trajectories(window.history, source):
+        spectra.add(member, depth, iterate)
+        errors.add(member, depth, iterate, window.target, window.mask)
+    return spectra

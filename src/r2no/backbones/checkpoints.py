@@ -1,0 +1,188 @@
+"""Load, convert and describe files of weights.
+
+A network is touched only after its file has been read, checked and compared in full.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from r2no._types import PathLike
+from r2no.backbones.formats import (
+    Checkpoint,
+    Format,
+    read_checkpoint,
+    write_benchmark,
+    write_safetensors,
+)
+from r2no.backbones.identify import identify, signature
+from r2no.errors import CheckpointMismatchError, ConfigError, FileDamagedError, NonFiniteError
+from r2no.storage import file_sha256
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """Where weights came from and how far their training had got."""
+
+    path: str
+    format: Format
+    sha256: str
+    iteration: int | None
+    best_iteration: int | None
+    best_val_loss: float | None
+    left_out: tuple[str, ...]  # entries of the file that are neither weights nor history
+
+
+@dataclass(frozen=True)
+class CheckpointDescription:
+    """A checkpoint at a glance: its origin, its size, and the published networks it fits."""
+
+    record: CheckpointRecord
+    fits: tuple[tuple[str, str], ...]  # (system, network)
+    parameters: int
+    tensors: int
+
+
+def load_checkpoint(net: nn.Module, path: PathLike) -> CheckpointRecord:
+    """Fill ``net`` with the weights in ``path``, all of them or none.
+
+    Args:
+        net: a network of :func:`r2no.backbones.build`.
+        path: a RealPDEBench ``.pth`` file, a plain state dict, or a file of :func:`convert`.
+
+    Raises:
+        CheckpointMismatchError: listing what is missing, unexpected or of another shape or type,
+            and the published network that the weights do fit.
+        FileDamagedError: if the file is damaged or holds anything but tensors and plain values.
+        NonFiniteError: if a weight is NaN or infinite.
+    """
+    checkpoint = read_checkpoint(path)
+    check_finite(checkpoint.weights, path)
+    _check_fit(net.state_dict(), checkpoint)
+    record = _record(checkpoint)
+    net.load_state_dict(checkpoint.weights, strict=True)
+    return record
+
+
+def convert(source: PathLike, target: PathLike) -> CheckpointRecord:
+    """Rewrite a checkpoint in the format that the suffix of ``target`` names.
+
+    ``.safetensors`` gives r2no's format, ``.pth`` or ``.pt`` the benchmark's dictionary. Weights
+    and training history survive bit for bit, in both directions.
+
+    Returns:
+        The record of ``source``; its ``left_out`` names entries that were not carried over.
+
+    Raises:
+        ConfigError: if the suffix is another one.
+        FileDamagedError: if ``source`` is damaged.
+    """
+    writers = {".safetensors": write_safetensors, ".pth": write_benchmark, ".pt": write_benchmark}
+    suffix = Path(target).suffix
+    if suffix not in writers:
+        raise ConfigError(
+            f"`target` must end in {', '.join(writers)}, but got `{target}`: "
+            "the suffix chooses the format."
+        )
+    checkpoint = read_checkpoint(source)
+    record = _record(checkpoint)
+    writers[suffix](checkpoint, target)
+    return record
+
+
+def describe(path: PathLike) -> CheckpointDescription:
+    """Say what a checkpoint holds, without a network to load it into."""
+    checkpoint = read_checkpoint(path)
+    fits = identify(_shapes(checkpoint.weights))
+    if fits:
+        system, name = fits[0]
+        parameters = signature(name, system).parameters
+    else:
+        parameters = sum(
+            value.numel()
+            for key, value in checkpoint.weights.items()
+            if not key.endswith(("running_mean", "running_var", "num_batches_tracked"))
+        )
+    record = _record(checkpoint)
+    return CheckpointDescription(record, tuple(fits), parameters, len(checkpoint.weights))
+
+
+def check_finite(weights: Mapping[str, Tensor], path: PathLike) -> None:
+    """Refuse weights that are NaN or infinite.
+
+    Raises:
+        NonFiniteError: naming the tensors.
+    """
+    bad = [key for key, value in weights.items() if not torch.isfinite(value).all()]
+    if bad:
+        raise NonFiniteError(
+            f"`{path}` holds NaN or infinity in {_listed(bad)}. Its training diverged or the file "
+            "is damaged; use an earlier checkpoint."
+        )
+
+
+def _record(checkpoint: Checkpoint) -> CheckpointRecord:
+    history = checkpoint.history
+    numbers: dict[str, Any] = {}
+    try:
+        for name, kind in (("iteration", int), ("best_iteration", int), ("best_val_loss", float)):
+            numbers[name] = None if history.get(name) is None else kind(history[name])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise FileDamagedError(
+            f"`{checkpoint.path}` must hold numbers under `iteration`, `best_iteration` and "
+            f"`best_val_loss` ({error})."
+        ) from error
+    return CheckpointRecord(
+        path=str(checkpoint.path),
+        format=checkpoint.format,
+        sha256=file_sha256(checkpoint.path),
+        left_out=checkpoint.left_out,
+        **numbers,
+    )
+
+
+def _check_fit(expected: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
+    weights = checkpoint.weights
+    problems = {
+        "missing": [key for key in expected if key not in weights],
+        "unexpected": [key for key in weights if key not in expected],
+        "mismatched": [
+            f"{key} ({_kind(weights[key])} for {_kind(expected[key])})"
+            for key in expected
+            if key in weights and _kind(weights[key]) != _kind(expected[key])
+        ],
+    }
+    if any(problems.values()):
+        listed = "; ".join(
+            f"{len(keys)} {name}: {_listed(keys)}" for name, keys in problems.items() if keys
+        )
+        raise CheckpointMismatchError(
+            f"The weights in `{checkpoint.path}` do not fit the network: {listed}. "
+            f"{_remedy(checkpoint)}"
+        )
+
+
+def _remedy(checkpoint: Checkpoint) -> str:
+    fits = [f"{system}/{name}" for system, name in identify(_shapes(checkpoint.weights))]
+    if fits:
+        return f"These weights are of {' or '.join(fits)}: build that network."
+    if checkpoint.format == "dpot pre-training":
+        return "Use `import_dpot_pretraining` to load the part that fits."
+    return "They fit no published network: build one with the config they were trained with."
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(value.shape) for key, value in weights.items()}
+
+
+def _listed(keys: list[str], most: int = 5) -> str:
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(f"`{key}`" for key in keys[:most]) + more

@@ -1,0 +1,181 @@
+"""The two file formats of weights: RealPDEBench's dictionaries and r2no's safetensors.
+
+No code in a file is ever run: PyTorch files are read with ``weights_only=True`` and nothing else.
+"""
+
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from r2no._types import PathLike
+from r2no.errors import FileDamagedError
+from r2no.storage import atomic_path, fingerprint, load_tensors, save_tensors
+
+Format = Literal["benchmark", "state dict", "dpot pre-training", "safetensors"]
+
+#: What a RealPDEBench checkpoint stores beside the weights.
+HISTORY = ("train_losses", "val_losses", "iteration", "best_iteration", "best_val_loss")
+
+#: Where files keep their weights; without either key a file must be nothing but weights.
+_WEIGHTS: dict[str, Format] = {"model_state_dict": "benchmark", "model": "dpot pre-training"}
+
+_KIND = "r2no backbone weights, format 1"
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The content of a file, on the CPU."""
+
+    path: Path
+    format: Format
+    weights: Mapping[str, Tensor]
+    history: Mapping[str, Any] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()  # entries that are neither weights nor history
+
+
+class InertSettings:
+    """Stands in for the ``argparse.Namespace`` in DPOT's public file, and drops what it held."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def __setstate__(self, _: Any) -> None: ...
+
+
+def read_checkpoint(path: PathLike) -> Checkpoint:
+    """Read a file of weights; its first bytes tell the format.
+
+    Raises:
+        FileDamagedError: if the file is damaged or holds anything but tensors and plain values.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no checkpoint `{path}`.")
+    with path.open("rb") as stream:
+        head = stream.read(9)
+    if head[8:] == b"{":  # the JSON header of safetensors follows its length of eight bytes
+        return _read_safetensors(path)
+    return _sort_out(_read_torch(path), path)
+
+
+def write_benchmark(checkpoint: Checkpoint, target: PathLike) -> None:
+    """Write the dictionary that RealPDEBench loads."""
+    content = {"model_state_dict": dict(checkpoint.weights), **checkpoint.history}
+    with atomic_path(target) as temporary:
+        torch.save(content, temporary)
+
+
+def write_safetensors(checkpoint: Checkpoint, target: PathLike) -> None:
+    """Write r2no's format: the weights, and the history and a fingerprint as metadata."""
+    weights, seen = {}, set()
+    for key, value in checkpoint.weights.items():
+        memory = value.untyped_storage().data_ptr()
+        weights[key] = value.clone() if memory in seen else value  # safetensors shares nothing
+        seen.add(memory)
+    history = {key: _plain(value) for key, value in checkpoint.history.items()}
+    metadata = {
+        "kind": _KIND,
+        "order": list(weights),
+        "history": history,
+        "fingerprint": fingerprint(weights, list(weights), history),
+    }
+    save_tensors(target, weights, metadata)
+
+
+def _read_torch(path: Path) -> Any:
+    try:
+        if zipfile.is_zipfile(path):
+            _check_sums(path)  # PyTorch itself does not compare them
+        with torch.serialization.safe_globals([(InertSettings, "argparse.Namespace")]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except FileDamagedError:
+        raise
+    except Exception as error:  # a damaged pickle can raise anything, and all of it is reported
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        reason = (
+            f"it asks for `{found[1]}`, and r2no runs no code from a file"
+            if found
+            else (str(error).splitlines() or [type(error).__name__])[0]
+        )
+        raise FileDamagedError(
+            f"`{path}` was not loaded: {reason}. Expected a complete `torch.save` file of tensors, "
+            "numbers, lists and dictionaries; fetch it again from a source you trust."
+        ) from error
+
+
+def _check_sums(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        if (record := archive.testzip()) is not None:
+            raise FileDamagedError(
+                f"`{path}` is damaged: the checksum of its record `{record}` is wrong. "
+                "Fetch or copy it again."
+            )
+
+
+def _sort_out(content: Any, path: Path) -> Checkpoint:
+    """Split the content of a PyTorch file into weights, history and the rest."""
+    entries = content if isinstance(content, dict) else {}
+    key = next((key for key in _WEIGHTS if key in entries), None)
+    weights = entries if key is None else entries[key]
+    if not (isinstance(weights, dict) and weights and _is_state_dict(weights)):
+        raise FileDamagedError(
+            f"`{path}` must hold tensors by name, under `model_state_dict` or `model` or alone, "
+            f"but holds a `{type(content).__name__}` with entries {sorted(map(str, entries))[:8]}."
+        )
+    if key is None:
+        return Checkpoint(path, "state dict", weights)
+    history = {name: entries[name] for name in HISTORY if name in entries}
+    left_out = tuple(sorted(str(name) for name in entries if name not in (key, *HISTORY)))
+    return Checkpoint(path, _WEIGHTS[key], weights, history, left_out)
+
+
+def _is_state_dict(content: dict[Any, Any]) -> bool:
+    return all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items())
+
+
+def _read_safetensors(path: Path) -> Checkpoint:
+    weights, metadata = load_tensors(path)
+    kind = metadata.get("kind") if isinstance(metadata, dict) else None
+    if kind != _KIND:
+        raise FileDamagedError(
+            f"`{path}` is a safetensors file, but not of backbone weights: its kind is {kind!r} "
+            f"where {_KIND!r} was expected."
+        )
+    try:
+        order, stored = metadata["order"], metadata["history"]
+        intact = fingerprint(weights, order, stored) == metadata["fingerprint"]
+        weights = {key: weights[key] for key in order}
+        history = {key: _unplain(value) for key, value in stored.items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise FileDamagedError(f"The metadata of `{path}` is damaged ({error!r}).") from error
+    if not intact:
+        raise FileDamagedError(
+            f"`{path}` is damaged: its content changed after it was written. Convert it again."
+        )
+    return Checkpoint(path, "safetensors", weights, history)
+
+
+def _plain(value: Any) -> Any:
+    """A history entry as JSON; tensors keep their type."""
+    if isinstance(value, Tensor):
+        return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
+    if isinstance(value, dict):
+        return {"dict": {str(key): _plain(item) for key, item in value.items()}}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _unplain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unplain(item) for item in value]
+    if isinstance(value, dict) and "tensor" in value:
+        return torch.tensor(value["tensor"], dtype=getattr(torch, value["dtype"]))
+    if isinstance(value, dict):
+        return {key: _unplain(item) for key, item in value["dict"].items()}
+    return value

@@ -1,0 +1,176 @@
+"""The five systems of RealPDEBench: channels, sizes, file names and default window settings.
+
+The numbers are those of the benchmark's own constructors. Sizes of a stored trajectory are always
+read from its file, never taken from here.
+"""
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from r2no.errors import ConfigError, DataError
+from r2no.storage import read_json
+
+Number = int | float
+
+KINDS = ("real", "numerical")
+SPLITS = ("train", "val", "test")
+TEST_MODES = ("all", "in_dist", "out_dist", "seen", "unseen")
+LAYOUTS = ("auto", "arrow", "hdf5")
+
+COMBUSTION_FIELDS = (
+    "Absolute_Pressure",
+    "Chemistry_Heat_Release_Rate",
+    *(f"Mole_Fraction_of_{species}" for species in ("CH4", "CO", "CO2", "H2O", "NH2", "NH3", "OH")),
+    "Pressure",
+    "Temperature",
+    "Velocity[i]",
+    "Velocity[j]",
+    "Velocity[k]",
+    "Velocity_Magnitude",
+)
+
+
+class Column(NamedTuple):
+    """A stored array of shape (time, height, width) or (time, height, width, channel)."""
+
+    name: str
+    channels: tuple[str, ...]
+    measured: bool
+
+
+_FLUID = tuple(Column(name, (name,), name != "p") for name in ("u", "v", "p"))
+_FLAME = (
+    Column("observed", ("observed",), True),
+    Column("numerical", COMBUSTION_FIELDS, False),
+)
+
+
+@dataclass(frozen=True)
+class System:
+    """One system and the settings its windows were cut with; change them with ``replace``.
+
+    ``frames`` is the nominal length of a trajectory, which the split algorithm and the
+    autoregressive filter use; ``held_in`` and ``held_out`` count the real trajectories kept out of
+    training; ``stride`` and ``trajectories`` are (real, numerical).
+    """
+
+    name: str
+    pattern: str
+    parameters: tuple[str, ...]
+    columns: tuple[Column, ...] = _FLUID
+    conditioned: bool = False
+    history_frames: int = 20
+    horizon_frames: int = 20
+    interval: int = 20
+    trunk_frames: int = 250
+    frames: int = 3990
+    time_step: float = 2.5e-3
+    stride: tuple[int, int] = (2, 2)
+    held_in: int = 10
+    held_out: int = 10
+    train_ratio: Number = 0.5
+    mask_prob: Number = 0.5
+    trajectories: tuple[int, int] = (0, 0)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of all channels, measured ones first."""
+        return tuple(channel for column in self.columns for channel in column.channels)
+
+    @property
+    def measured(self) -> tuple[int, ...]:
+        """Positions of the measured channels."""
+        count = sum(len(column.channels) for column in self.columns if column.measured)
+        return tuple(range(count))
+
+    def values(self, sim_id: str) -> tuple[Number, ...]:
+        """The parameters that the file name ``sim_id`` spells out."""
+        match = re.match(self.pattern, sim_id)
+        if match is None:
+            raise DataError(
+                f"The trajectory name `{sim_id}` does not follow `{self.pattern}`, the pattern of "
+                f"`{self.name}`. Rename the file or choose the right system."
+            )
+        numbers = tuple(float(group) for group in match.groups())
+        return (int(numbers[0]), *numbers[1:]) if self.name == "combustion" else numbers
+
+
+_TWO = r"(\d+)_(\d+\.?\d*)\.h5"
+_ALL = (
+    System("cylinder", r"(\d+)\.h5", ("reynolds",), stride=(1, 2), trajectories=(92, 92)),
+    System(
+        "controlled_cylinder",
+        _TWO,
+        ("reynolds", "frequency"),
+        conditioned=True,
+        history_frames=10,
+        horizon_frames=10,
+        stride=(1, 2),
+        trajectories=(96, 96),
+    ),
+    System(
+        "fsi",
+        r"(\d+)_([\d\.]+)_",
+        ("reynolds", "mass_ratio"),
+        interval=10,
+        trunk_frames=190,
+        frames=2173,
+        time_step=2.0e-3,
+        held_in=0,
+        held_out=4,
+        trajectories=(51, 51),
+    ),
+    System("foil", _TWO, ("reynolds", "angle_of_attack"), trajectories=(98, 99)),
+    System(
+        "combustion",
+        r"(\d+)NH3_(\d+\.?\d*)\.h5",
+        ("ammonia_percent", "equivalence_ratio"),
+        columns=_FLAME,
+        interval=1,
+        trunk_frames=101,
+        frames=2001,
+        time_step=2.5e-4,
+        held_in=0,
+        held_out=0,
+        mask_prob=0.8,
+        trajectories=(30, 30),
+    ),
+)
+SYSTEMS = {system.name: system for system in _ALL}
+
+
+def choice(argument: str, value: str, allowed: Sequence[str]) -> str:
+    """Return ``value`` if it is allowed, else raise with the nearest right name."""
+    if value in allowed:
+        return value
+    near = difflib.get_close_matches(value.lower().replace("-", "_"), allowed, n=1, cutoff=0.4)
+    hint = f" Did you mean `{near[0]}`?" if near else ""
+    raise ConfigError(f"`{argument}` must be one of {', '.join(allowed)}, but got `{value}`.{hint}")
+
+
+def lookup(name: str, root: Path | None = None) -> System:
+    """Find a system by name; a small data set below ``root`` brings its own settings.
+
+    Data written by ``write_tiny`` carry ``tiny.json``, the settings their windows were cut with.
+    """
+    system = SYSTEMS[choice("system", name, tuple(SYSTEMS))]
+    small = root / name / "tiny.json" if root is not None else None
+    if small is None or not small.is_file():
+        return system
+    content = read_json(small)
+    return replace(
+        system,
+        history_frames=content["in_step"],
+        horizon_frames=content["out_step"],
+        interval=content["interval"],
+        trunk_frames=content["trunk_length"],
+        frames=content["n_sim_frame"],
+        held_in=content["n_sim_in_distribution"],
+        held_out=content["n_sim_out_distribution"],
+        stride=(content["sub_s_real"], content["sub_s_numerical"]),
+        trajectories=(0, 0),
+    )

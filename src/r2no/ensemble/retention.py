@@ -1,0 +1,57 @@
+"""Retention: which cells keep the source and which repair it, from the fitted sums alone."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from r2no.ensemble.model import SpectralEnsemble
+from r2no.ensemble.ridge import quadratic_error
+from r2no.errors import NotFittedError
+
+
+@dataclass(frozen=True, eq=False)
+class Retention:
+    """What the ensemble does to each cell, on the fit split; NaN in cells without coefficients.
+
+    Attributes:
+        change: ‖Σ_j w_j P_b c_j‖ / ‖P_b h_0‖, the size of the repair relative to the source: 0
+            keeps the source. NaN everywhere without the base column, whose sums give ‖P_b h_0‖.
+        gain: 1 - ‖P_b(y - R)‖² / ‖P_b(y - h_0)‖², the share of the source's error removed.
+        share: The cell's share of the source's total error.
+    """
+
+    change: Float[Tensor, "cell channel"]
+    gain: Float[Tensor, "cell channel"]
+    share: Float[Tensor, "cell channel"]
+
+
+def retention(ensemble: SpectralEnsemble) -> Retention:
+    """Read the retention of every cell and channel off a fitted ensemble."""
+    if ensemble.sums_ is None or ensemble.weights_ is None or ensemble.columns_ is None:
+        raise NotFittedError("`retention` needs an ensemble with Gram sums. Call `fit` first.")
+    sums, weights = ensemble.sums_.total(), ensemble.weights_
+    gram, before = sums.gram[0], sums.energy[0]
+    after = quadratic_error(sums.moments[0], weights)
+    repair = torch.einsum("bci,bcij,bcj->bc", weights, gram, weights).clamp_min(0)
+    base = gram[..., -1, -1] if ensemble.columns_.base else torch.full_like(before, torch.nan)
+    nothing = before <= 0
+    gain = torch.where(nothing, torch.nan, 1 - after / before.clamp_min(1e-300))
+    change = torch.where(nothing, torch.nan, (repair / base.clamp_min(1e-300)).sqrt())
+    share = torch.where(nothing, torch.nan, before / before.sum().clamp_min(1e-300))
+    return Retention(change, gain, share)
+
+
+def on_plane(
+    values: Float[Tensor, " cell"], ensemble: SpectralEnsemble
+) -> Float[Tensor, "height width"]:
+    """Spread values by cell over the full Fourier plane of a 2-D grid, zero wavenumber centred."""
+    height, width = ensemble.cells.grid
+    half = values[ensemble.cells.index]
+    rows = torch.arange(height)
+    columns = torch.arange(width)
+    mirrored = columns > width // 2
+    stored_rows = torch.where(mirrored[None, :], (-rows[:, None]) % height, rows[:, None])
+    stored_columns = torch.where(mirrored, width - columns, columns).expand(height, width)
+    return torch.fft.fftshift(half[stored_rows, stored_columns])

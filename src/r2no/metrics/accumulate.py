@@ -1,0 +1,354 @@
+"""All metrics in one pass: a mergeable state over batches, and metric batches on top of it."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from r2no._types import Grid
+from r2no.errors import (
+    ConfigError,
+    EmptySplitError,
+    GridMismatchError,
+    NonFiniteError,
+    ShapeError,
+)
+from r2no.metrics.flow import KineticSums, compute_kinetic, kinetic_sums
+from r2no.metrics.pointwise import PointwiseSums, compute_pointwise, pointwise_sums
+from r2no.metrics.spectral import (
+    SpectralSums,
+    compute_spectral,
+    spectral_sums,
+)
+
+Measured = int | tuple[int, ...]
+
+_CHUNK_VALUES = 2**18  # numbers handled at a time: 2 MB in float64, which stays in the cache
+_FORMAT = 1
+
+
+class _Sums(NamedTuple):
+    """Every sum of a set of windows; ``flow`` and ``spectral`` on 2-D grids only."""
+
+    pointwise: PointwiseSums
+    flow: KineticSums | None
+    spectral: SpectralSums | None
+
+    def merge(self, other: "_Sums", *, scratch: Tensor | None = None) -> "_Sums":
+        return _Sums(
+            self.pointwise.merge(other.pointwise, scratch=scratch),
+            self.flow and other.flow and self.flow.merge(other.flow),
+            self.spectral and other.spectral and self.spectral.merge(other.spectral),
+        )
+
+    def clone(self) -> "_Sums":
+        """The same sums, sharing no memory with the batch they came from."""
+        return self._replace(pointwise=self.pointwise._replace(mean=self.pointwise.mean.clone()))
+
+
+class Accumulator:
+    """Scores of any number of windows in one pass and constant memory.
+
+    Sums are float64. Splitting the windows into batches, their order, and merging accumulators
+    change the scores by round-off only. Axes are (batch, time, *space, channel). On 2-D grids
+    ``compute`` gives
+
+    - rmse, mae, rel_l2, r2: see :mod:`r2no.metrics.pointwise`;
+    - ke_error: see :mod:`r2no.metrics.flow`, 0.0 with fewer than two measured channels;
+    - frmse and its bands (the benchmark's octant), rel_frmse bands, freq_error, frmse_full and its
+      bands (whole spectrum): see :mod:`r2no.metrics.spectral`.
+
+    On 1-D and 3-D grids it gives the first four only.
+
+    A mask excludes points: values where it is False, even NaN, change no bit of any score. The
+    point-wise scores and the variances of ke_error are then over measured points only; for the
+    spectral ones error and target are set to zero there. A window without a measured point is not
+    counted.
+
+    Args:
+        measured: the scored channels, as a number of leading channels or as indices. Kinetic
+            energy is of the first two.
+    """
+
+    def __init__(self, measured: Measured) -> None:
+        self.measured = measured
+        self._shape: tuple[int, ...] | None = None  # (time, *space, channel)
+        self._sums: _Sums | None = None
+
+    @torch.no_grad()
+    def update(
+        self, prediction: Tensor, target: Tensor, mask: Tensor | None = None
+    ) -> "Accumulator":
+        """Add a batch; on an error nothing of it is added.
+
+        Raises:
+            EmptySplitError: if the batch holds no window.
+            GridMismatchError: if grids differ from each other or from earlier batches.
+            NonFiniteError: if a measured value is NaN or infinite.
+            ShapeError: if frames, channels or windows do not match.
+        """
+        _check_shapes(prediction, target, mask, self._shape)
+        channels = _channel_slice(self.measured, target.shape[-1])
+        step = min(len(target), max(1, _CHUNK_VALUES // target[0].numel()))
+        shape = (3, step, len(_indices(self.measured)), *target.shape[1:-1])
+        work = torch.empty(shape, dtype=torch.float64, device=target.device)
+        sums: _Sums | None = None
+        for start in range(0, len(target), step):
+            part = slice(start, start + step)
+            chunk = _batch_sums(
+                prediction[part][..., channels].movedim(-1, 1),
+                target[part][..., channels].movedim(-1, 1),
+                None if mask is None else mask[part][..., channels].movedim(-1, 1),
+                work[:, : len(target[part])],
+            )
+            sums = chunk.clone() if sums is None else sums.merge(chunk, scratch=work[2, 0])
+        self._add(sums, tuple(target.shape[1:]))
+        return self
+
+    def _add(self, sums: _Sums | None, shape: tuple[int, ...]) -> None:
+        if sums is not None:
+            self._sums = sums if self._sums is None else self._sums.merge(sums)
+            self._shape = shape
+
+    def merge(self, other: "Accumulator") -> "Accumulator":
+        """Add the windows of ``other``, which is left as it is."""
+        if _indices(self.measured) != _indices(other.measured):
+            raise ShapeError(
+                f"`other` must score the same channels, {self.measured}, but scores "
+                f"{other.measured}. Build both with the same `measured`."
+            )
+        if other._shape is not None:
+            if self._shape is not None:
+                _check_window(other._shape, self._shape, "other")
+            self._add(other._sums, other._shape)
+        return self
+
+    def compute(self) -> dict[str, float]:
+        """The scores of all windows so far.
+
+        Raises:
+            EmptySplitError: if no measured point was seen.
+        """
+        if self._sums is None or self._shape is None or self._sums.pointwise.points == 0:
+            raise EmptySplitError(
+                "no measured point was added, so there is nothing to score. "
+                "Call `update` with at least one window that is not wholly masked."
+            )
+        pointwise, flow, spectral = self._sums
+        scores = compute_pointwise(pointwise)
+        if flow is not None and spectral is not None:
+            time, height, width, _ = self._shape
+            scores |= compute_kinetic(flow)
+            scores |= compute_spectral(spectral, pointwise.windows, (time, height, width))
+        return {name: float(value) for name, value in scores.items()}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON-able metadata, as :func:`r2no.storage.save_tensors` takes them."""
+        tensors = {
+            f"{group}.{name}": value.clone()
+            for group, sums in (self._sums._asdict() if self._sums else {}).items()
+            if sums is not None
+            for name, value in sums._asdict().items()
+        }
+        measured = self.measured if isinstance(self.measured, int) else list(self.measured)
+        shape = None if self._shape is None else list(self._shape)
+        return tensors, {"format": _FORMAT, "measured": measured, "shape": shape}
+
+    @classmethod
+    def from_state(
+        cls, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]
+    ) -> "Accumulator":
+        """The accumulator whose :meth:`state` this is."""
+        if metadata.get("format") != _FORMAT:
+            raise ConfigError(
+                f"`metadata` must have format {_FORMAT}, but has {metadata.get('format')!r}. "
+                "Score again with this version."
+            )
+        measured = metadata["measured"]
+        accumulator = cls(measured if isinstance(measured, int) else tuple(measured))
+        if metadata["shape"] is not None:
+            accumulator._shape = tuple(metadata["shape"])
+            accumulator._sums = _Sums(
+                PointwiseSums(**_group(tensors, "pointwise")),
+                KineticSums(**flow) if (flow := _group(tensors, "flow")) else None,
+                SpectralSums(**spectral) if (spectral := _group(tensors, "spectral")) else None,
+            )
+        return accumulator
+
+
+class MetricBatches:
+    """The benchmark's averaging: scores per piece of ``metric_batch`` consecutive windows.
+
+    The pieces are averaged without weights, a shorter last one included, so scores depend on
+    ``metric_batch`` and on the order of the windows, but not on how they arrive in batches. A
+    piece of one window makes r2 -inf. Such scores cannot be merged.
+    """
+
+    def __init__(self, measured: Measured, metric_batch: int) -> None:
+        if metric_batch < 1:
+            raise ConfigError(
+                f"`metric_batch` must be at least 1, but got {metric_batch}. "
+                "Leave it out to score the whole set at once."
+            )
+        self.measured, self.metric_batch = measured, metric_batch
+        self._piece, self._filled = Accumulator(measured), 0
+        self._totals: dict[str, float] = {}
+        self._pieces = 0
+
+    def update(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> None:
+        """Add a batch, closing pieces as they fill up; errors as in :class:`Accumulator`."""
+        _check_shapes(prediction, target, mask, self._piece._shape)
+        start = 0
+        while start < len(target):
+            part = slice(start, min(len(target), start + self.metric_batch - self._filled))
+            self._piece.update(prediction[part], target[part], None if mask is None else mask[part])
+            self._filled += part.stop - part.start
+            start = part.stop
+            if self._filled == self.metric_batch:
+                self._totals, self._pieces = self._with_piece()
+                self._piece, self._filled = Accumulator(self.measured), 0
+
+    def _with_piece(self) -> tuple[dict[str, float], int]:
+        scores = self._piece.compute()
+        totals = {name: self._totals.get(name, 0.0) + value for name, value in scores.items()}
+        return totals, self._pieces + 1
+
+    def compute(self) -> dict[str, float]:
+        """The unweighted mean over pieces, the unfinished one included.
+
+        Raises:
+            EmptySplitError: if a piece, or the whole, holds no measured point.
+        """
+        finished = self._pieces > 0 and self._filled == 0
+        totals, pieces = (self._totals, self._pieces) if finished else self._with_piece()
+        return {name: total / pieces for name, total in totals.items()}
+
+
+def evaluate(
+    prediction: Tensor,
+    target: Tensor,
+    *,
+    measured: Measured,
+    mask: Tensor | None = None,
+    metric_batch: int | None = None,
+) -> dict[str, float]:
+    """Score a set of windows, in physical units.
+
+    Args:
+        prediction: p, of axes (batch, time, *space, channel).
+        target: y, of the same shape.
+        measured: the scored channels, as a number of leading channels or as indices.
+        mask: True where measured, of the same shape; ``None`` means everywhere.
+        metric_batch: windows per piece of the benchmark's averaging (:class:`MetricBatches`);
+            ``None`` scores the whole set at once.
+
+    Returns:
+        The scores of :meth:`Accumulator.compute`.
+
+    Raises:
+        EmptySplitError, GridMismatchError, NonFiniteError, ShapeError: as in
+            :meth:`Accumulator.update`.
+
+    Example:
+        >>> import torch
+        >>> y = torch.ones(2, 4, 8, 8, 2)
+        >>> evaluate(y + 0.5, y, measured=2)["rmse"]
+        0.5
+    """
+    if metric_batch is None:
+        return Accumulator(measured).update(prediction, target, mask).compute()
+    pieces = MetricBatches(measured, metric_batch)
+    pieces.update(prediction, target, mask)
+    return pieces.compute()
+
+
+def _batch_sums(prediction: Tensor, target: Tensor, mask: Tensor | None, work: Tensor) -> _Sums:
+    """The sums of one chunk; ``work`` holds error and target in float64, and scratch memory."""
+    error, reference, scratch = work
+    reference.copy_(target)
+    error.copy_(prediction).sub_(reference)
+    if mask is not None:
+        error.masked_fill_(~mask, 0.0)
+        reference.masked_fill_(~mask, 0.0)
+    pointwise = pointwise_sums(error, reference, mask, scratch=scratch)
+    if not (pointwise.squared + pointwise.energy).isfinite():
+        _check_finite(prediction, target, mask)
+    if target.ndim != 5:
+        return _Sums(pointwise, None, None)
+    flow = kinetic_sums(error, reference, mask, scratch=scratch)
+    return _Sums(pointwise, flow, spectral_sums(work[:2]))
+
+
+def _group(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
+    prefix = f"{group}."
+    return {
+        name.removeprefix(prefix): value.clone()
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def _indices(measured: Measured) -> tuple[int, ...]:
+    return tuple(range(measured)) if isinstance(measured, int) else tuple(measured)
+
+
+def _channel_slice(measured: Measured, channels: int) -> slice | list[int]:
+    """The measured channels as a slice where they lead, so that selecting them copies nothing."""
+    indices = _indices(measured)
+    if not indices or len(set(indices)) < len(indices) or not set(indices) <= set(range(channels)):
+        raise ShapeError(
+            f"`measured` must name some of the {channels} channels, each once, but got {measured}. "
+            "Give a number of leading channels or a tuple of indices."
+        )
+    if indices == tuple(range(len(indices))):
+        return slice(0, len(indices))
+    return list(indices)
+
+
+def _check_shapes(
+    prediction: Tensor, target: Tensor, mask: Tensor | None, window: tuple[int, ...] | None
+) -> None:
+    if target.ndim not in (4, 5, 6):
+        raise ShapeError(
+            "`target` must have axes (batch, time, *space, channel) with one to three axes of "
+            f"space, but got shape {tuple(target.shape)}."
+        )
+    _check_window(tuple(prediction.shape[1:]), tuple(target.shape[1:]), "prediction")
+    if window is not None:
+        _check_window(tuple(target.shape[1:]), window, "target")
+    if len(prediction) != len(target) or (mask is not None and mask.shape != target.shape):
+        raise ShapeError(
+            f"`prediction` and `mask` must have the shape of `target`, {tuple(target.shape)}, but "
+            f"have {tuple(prediction.shape)} and {mask if mask is None else tuple(mask.shape)}."
+        )
+    if mask is not None and mask.dtype != torch.bool:
+        raise ShapeError(f"`mask` must be boolean, True where measured, but is {mask.dtype}.")
+    if target.numel() == 0:
+        raise EmptySplitError(
+            f"`target` holds no values: shape {tuple(target.shape)}. Give at least one window."
+        )
+
+
+def _check_window(got: tuple[int, ...], expected: tuple[int, ...], name: str) -> None:
+    grid: Grid = expected[1:-1]
+    if len(got) == len(expected) and got[1:-1] != grid:
+        raise GridMismatchError(
+            f"`{name}` must live on the grid {grid}, but lives on {got[1:-1]}. "
+            "Resample it with `r2no.spectral.resample` first."
+        )
+    if got != expected:
+        raise ShapeError(
+            f"windows of `{name}` must have (time, *space, channel) = {expected}, but have {got}."
+        )
+
+
+def _check_finite(prediction: Tensor, target: Tensor, mask: Tensor | None) -> None:
+    for name, values in (("target", target), ("prediction", prediction)):
+        bad = ~values.isfinite() if mask is None else ~values.isfinite() & mask
+        if bad.any():
+            raise NonFiniteError(
+                f"`{name}` must be finite where measured, but {int(bad.sum())} of {bad.numel()} "
+                "values are NaN or infinite. Pass a `mask` that is False there if they are gaps "
+                "of the measurement; otherwise find out why the model diverged."
+            )

@@ -1,0 +1,128 @@
+"""One function per figure; each writes a PNG atomically and returns its path."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from r2no import storage
+from r2no._types import PathLike
+from r2no.ensemble import DepthErrors, SpectralEnsemble, on_plane, retention
+
+_COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7")
+
+
+def _write(figure: Figure, path: PathLike) -> Path:
+    with storage.atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=130, facecolor="white")
+    return Path(path)
+
+
+def plot_fields(
+    fields: Mapping[str, Tensor],
+    path: PathLike,
+    *,
+    channel: int,
+    frames: Sequence[int],
+    channel_name: str = "",
+) -> Path:
+    """Target and forecasts of one window at a few frames, with their errors beside, one scale each.
+
+    Args:
+        fields: Name to (time, height, width, channel); the first is the target.
+        path: PNG to write.
+        channel: Channel to show.
+        frames: Forecast frames to show, from 0.
+        channel_name: For the title.
+    """
+    names = list(fields)
+    target = fields[names[0]][..., channel]
+    shown = torch.stack([fields[name][..., channel][list(frames)] for name in names])
+    errors = shown - target[list(frames)]
+    low, high = float(shown.min()), float(shown.max())
+    reach = float(errors.abs().max()) or 1.0
+    columns = 2 * len(frames)
+    figure = Figure(figsize=(1.9 * columns + 1.4, 1.15 * len(names) + 0.9), layout="constrained")
+    axes = figure.subplots(len(names), columns, squeeze=False)
+    for row, name in enumerate(names):
+        for column, frame in enumerate(frames):
+            left, right = axes[row, column], axes[row, column + len(frames)]
+            field = left.imshow(shown[row, column], origin="lower", vmin=low, vmax=high)
+            if row:
+                error = right.imshow(
+                    errors[row, column], origin="lower", cmap="RdBu_r", vmin=-reach, vmax=reach
+                )
+            else:
+                right.axis("off")
+            if row == 0:
+                left.set_title(f"frame {frame + 1}", fontsize=9)
+            if row == 1:
+                right.set_title(f"error, frame {frame + 1}", fontsize=9)
+        axes[row, 0].set_ylabel(name, fontsize=9)
+    for axis in axes.flat:
+        axis.set_xticks([])
+        axis.set_yticks([])
+    figure.colorbar(field, ax=axes[:, : len(frames)], shrink=0.7, label=channel_name)
+    if len(names) > 1:
+        figure.colorbar(error, ax=axes[:, len(frames) :], shrink=0.7, label="error")
+    return _write(figure, path)
+
+
+def plot_depth_bands(errors: DepthErrors, path: PathLike, *, title: str = "") -> Path:
+    """Change of the regional fRMSE along the loop (M10), each band's minimum marked."""
+    change = errors.change()[0]
+    bands = change.shape[1]
+    figure = Figure(figsize=(6.2, 4.0), layout="constrained")
+    axis = figure.subplots()
+    for band in range(bands):
+        curve = change[:, band].numpy()
+        if np.isnan(curve).all():
+            continue
+        colour = _COLOURS[band % len(_COLOURS)]
+        label = f"band {band + 1}" + (" (lowest)" if band == 0 else "")
+        axis.plot(curve, color=colour, label=label + (" (highest)" if band == bands - 1 else ""))
+        best = int(np.nanargmin(curve))
+        axis.plot(best, curve[best], "o", color=colour, markersize=7)
+    axis.axhline(0, color="0.6", linewidth=0.8)
+    axis.set_xlabel("depth of the repair loop")
+    axis.set_ylabel("change of fRMSE against the source (%)")
+    axis.set_title(title, fontsize=10)
+    axis.legend(fontsize=8, frameon=False)
+    return _write(figure, path)
+
+
+def plot_retention(
+    ensemble: SpectralEnsemble, path: PathLike, *, channel_names: Sequence[str] = ()
+) -> Path:
+    """The retention map: size of the repair and share of the error it removes, by cell."""
+    found = retention(ensemble)
+    channels = found.gain.shape[1]
+    height, width = ensemble.cells.grid
+    extent = (
+        -(width // 2) - 0.5,
+        (width - 1) // 2 + 0.5,
+        -(height // 2) - 0.5,
+        (height - 1) // 2 + 0.5,
+    )
+    figure = Figure(figsize=(9.6, 2.9 * channels + 0.6), layout="constrained")
+    axes = figure.subplots(channels, 2, squeeze=False)
+    panels = (
+        (found.change, "size of the repair / source (0 keeps the source)", "viridis", (0.0, 1.0)),
+        (found.gain, "share of the source's error removed (fit split)", "PuOr", (-1.0, 1.0)),
+    )
+    for row in range(channels):
+        for column, (values, title, colours, (low, high)) in enumerate(panels):
+            axis = axes[row, column]
+            plane = on_plane(values[:, row].nan_to_num(0.0), ensemble)
+            image = axis.imshow(
+                plane, origin="lower", extent=extent, cmap=colours, vmin=low, vmax=high
+            )
+            name = channel_names[row] if row < len(channel_names) else f"channel {row}"
+            axis.set_title(f"{name}: {title}", fontsize=9)
+            axis.set_xlabel("horizontal wavenumber", fontsize=8)
+            axis.set_ylabel("vertical wavenumber", fontsize=8)
+            figure.colorbar(image, ax=axis, shrink=0.8, extend="max" if column == 0 else "neither")
+    return _write(figure, path)

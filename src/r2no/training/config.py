@@ -1,0 +1,56 @@
+"""Frozen settings shared by both trainings."""
+
+import math
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+
+class TrainSettings(BaseModel, frozen=True, extra="forbid"):
+    """How to optimise: the defaults are the repair module's (DESIGN 1.2).
+
+    Give either ``epochs`` or ``updates``. The learning rate follows a cosine from ``lr`` to
+    ``final_lr``, stepped per epoch or per update.
+    """
+
+    epochs: int | None = Field(default=12, ge=1)
+    updates: int | None = Field(default=None, ge=1)
+    batch_size: int = Field(default=16, ge=1)
+    lr: float = Field(default=3e-4, gt=0)
+    final_lr: float = Field(default=1e-6, ge=0)
+    weight_decay: float = Field(default=1e-5, ge=0)
+    clip: float = Field(default=1.0, ge=0, description="Largest gradient norm; 0 means no limit.")
+    optimiser: Literal["adam", "adamw"] = "adam"
+    schedule: Literal["cosine_epoch", "cosine_update", "constant"] = "cosine_epoch"
+    validations: int | None = Field(default=None, ge=1, description="Default: one per epoch.")
+    seed: int = 42
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse contradictory lengths."""
+        if (self.epochs is None) == (self.updates is None):
+            raise ValueError("give either `epochs` or `updates` (set the other to null)")
+
+    def total_updates(self, batches_per_epoch: int) -> int:
+        """Number of optimiser steps."""
+        if self.updates is not None:
+            return self.updates
+        assert self.epochs is not None
+        return self.epochs * batches_per_epoch
+
+    def validate_every(self, batches_per_epoch: int) -> int:
+        """Updates between two validations."""
+        if self.validations is None:
+            return batches_per_epoch
+        return max(1, self.total_updates(batches_per_epoch) // self.validations)
+
+    def lr_at(self, update: int, batches_per_epoch: int) -> float:
+        """Learning rate of an update, a pure function, so there is no schedule to resume."""
+        total = self.total_updates(batches_per_epoch)
+        if self.schedule == "constant":
+            return self.lr
+        if self.schedule == "cosine_update":
+            progress = update / total
+        else:
+            epochs = max(1, math.ceil(total / batches_per_epoch))
+            progress = (update // batches_per_epoch) / epochs
+        return self.final_lr + (self.lr - self.final_lr) * (1 + math.cos(math.pi * progress)) / 2

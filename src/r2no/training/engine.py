@@ -1,0 +1,261 @@
+"""One optimisation loop for backbones and repair modules, resumable in the middle of an epoch.
+
+Everything a run depends on is either in its key (settings, data, initial weights) or in its one
+state file: weights, optimiser moments, random state, position, best score and running means. So a
+run that is killed and started again ends in the same bits as one that was not.
+"""
+
+import csv
+import io
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from r2no import storage
+from r2no._types import Number, PathLike
+from r2no.errors import EmptySplitError, FingerprintError, NonFiniteError
+from r2no.training import distributed
+from r2no.training.config import TrainSettings
+from r2no.training.progress import Reporter
+
+_STATE, _BEST, _LOG = "state.safetensors", "best.safetensors", "log"
+_FORMAT = "r2no.training/1"
+
+#: Loss of a batch of window numbers, with terms to log.
+LossFunction = Callable[[list[int]], tuple[Tensor, dict[str, float]]]
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended; the module holds its best weights."""
+
+    best_score: float
+    best_update: int
+    updates: int
+    log: list[dict[str, Number]]
+
+
+@dataclass
+class _State:
+    """Where a run is."""
+
+    update: int = 0
+    best_score: float = float("inf")
+    best_update: int = -1
+    sums: dict[str, float] = field(default_factory=dict)
+    counted: int = 0
+    log: list[dict[str, Number]] = field(default_factory=list)
+
+
+def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
+    """Order of the windows in one epoch, a pure function of seed and epoch."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    return torch.randperm(size, generator=generator).tolist()
+
+
+def optimise(
+    module: nn.Module,
+    loss: LossFunction,
+    validate: Callable[[], float],
+    settings: TrainSettings,
+    *,
+    size: int,
+    key: str,
+    folder: PathLike,
+    title: str = "training",
+    reporter: Reporter | None = None,
+    save_seconds: float = 20.0,
+) -> TrainResult:
+    """Minimise ``loss`` over ``size`` windows and leave the best weights in ``module``.
+
+    Args:
+        module: Trained in place; its initial weights belong to ``key``.
+        loss: Loss of a batch of window numbers, averaged over the batch.
+        validate: Score of the current weights, lower is better; runs in evaluation mode.
+        settings: How to optimise.
+        size: Number of training windows.
+        key: Fingerprint of everything the run depends on besides ``settings``.
+        folder: Where the state, the best weights and the log are kept.
+        title: Shown with the progress.
+        reporter: Where progress is shown.
+        save_seconds: Time between two saves of the state.
+
+    Raises:
+        NonFiniteError: if the loss or a score stops being finite.
+        FingerprintError: if the folder belongs to another run.
+    """
+    if size == 0:
+        raise EmptySplitError("The training split holds no windows. Give at least one trajectory.")
+    folder, reporter = Path(folder), reporter or Reporter(quiet=True)
+    key = storage.fingerprint(key, settings.model_dump(mode="json"))
+    kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
+    optimiser = kind(module.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        state = _resume(folder, key, module, optimiser)
+        run = _Run(module, optimiser, loss, validate, settings, size, key, folder, state)
+        run.advance(title, reporter, save_seconds)
+    distributed.barrier()
+    best, _ = storage.load_tensors(folder / _BEST)
+    module.load_state_dict(best)
+    module.eval()
+    return TrainResult(state.best_score, state.best_update, state.update, state.log)
+
+
+@dataclass
+class _Run:
+    module: nn.Module
+    optimiser: torch.optim.Optimizer
+    loss: LossFunction
+    validate: Callable[[], float]
+    settings: TrainSettings
+    size: int
+    key: str
+    folder: Path
+    state: _State
+
+    def advance(self, title: str, reporter: Reporter, save_seconds: float) -> None:
+        """Run the updates that are left."""
+        settings, state = self.settings, self.state
+        per_epoch = -(-self.size // settings.batch_size)
+        total, every = settings.total_updates(per_epoch), settings.validate_every(per_epoch)
+        last_save = time.monotonic()
+        order: tuple[int, list[int]] = (-1, [])
+        if state.update >= total:
+            return
+        with reporter.step(title, total) as step:
+            step.advance(state.update)
+            while state.update < total:
+                epoch, position = divmod(state.update, per_epoch)
+                if order[0] != epoch:
+                    order = (epoch, epoch_order(self.size, settings.seed, epoch))
+                start = position * settings.batch_size
+                self._update(order[1][start : start + settings.batch_size], per_epoch)
+                state.update += 1
+                validated = state.update % every == 0 or state.update == total
+                if validated:
+                    self._validate(per_epoch)
+                if validated or time.monotonic() - last_save > save_seconds:
+                    self._save()
+                    last_save = time.monotonic()
+                step.advance(1, self._note())
+
+    def _update(self, numbers: list[int], per_epoch: int) -> None:
+        self.module.train()
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.settings.lr_at(self.state.update, per_epoch)
+        self.optimiser.zero_grad(set_to_none=True)
+        mine = distributed.share(numbers)
+        terms: dict[str, float] = {}
+        if mine:
+            loss, terms = self.loss(mine)
+            weight = len(mine) / len(numbers)
+            (loss * weight).backward()
+            if not torch.isfinite(loss.detach()):
+                raise NonFiniteError(
+                    f"The training loss became {float(loss.detach())} at update "
+                    f"{self.state.update}. Lower `lr`, set `clip`, or check the data for extreme "
+                    f"values; the last good state is in `{self.folder}`."
+                )
+        distributed.add_up_gradients(self.module.parameters())
+        if self.settings.clip > 0:
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.clip)
+        self.optimiser.step()
+        for name, value in terms.items():
+            self.state.sums[name] = self.state.sums.get(name, 0.0) + value
+        self.state.counted += 1
+
+    def _validate(self, per_epoch: int) -> None:
+        distributed.broadcast_buffers(self.module.buffers())
+        self.module.eval()
+        with torch.no_grad():
+            score = float(self.validate())
+        if score != score or score == float("inf"):
+            raise NonFiniteError(
+                f"The validation score became {score} at update {self.state.update}. Lower `lr` "
+                "or check the validation data."
+            )
+        state = self.state
+        means = {name: value / state.counted for name, value in state.sums.items()}
+        rate = self.settings.lr_at(state.update - 1, per_epoch)
+        state.log.append({"update": state.update, "lr": rate, **means, "score": score})
+        state.sums, state.counted = {}, 0
+        if score < state.best_score:
+            state.best_score, state.best_update = score, state.update
+            if distributed.is_main():
+                storage.save_tensors(self.folder / _BEST, self.module.state_dict())
+
+    def _save(self) -> None:
+        if not distributed.is_main():
+            return
+        state = self.state
+        tensors = {f"module.{name}": value for name, value in self.module.state_dict().items()}
+        moments = self.optimiser.state_dict()["state"]
+        for number, entries in moments.items():
+            for name, value in entries.items():
+                tensors[f"optimiser.{number}.{name}"] = torch.as_tensor(value)
+        tensors["random"] = torch.get_rng_state()
+        metadata = {
+            "format": _FORMAT,
+            "key": self.key,
+            "update": state.update,
+            "best_score": state.best_score if state.best_update >= 0 else None,
+            "best_update": state.best_update,
+            "sums": state.sums,
+            "counted": state.counted,
+            "log": state.log,
+        }
+        storage.save_tensors(self.folder / _STATE, tensors, metadata)
+        _write_log(self.folder, state.log)
+
+    def _note(self) -> str:
+        state = self.state
+        if not state.log:
+            return ""
+        return f"score {state.log[-1]['score']:.5g}, best {state.best_score:.5g}"
+
+
+def _resume(folder: Path, key: str, module: nn.Module, optimiser: torch.optim.Optimizer) -> _State:
+    """Load the folder's state, if any, into module, optimiser and random generator."""
+    if not (folder / _STATE).exists():
+        return _State()
+    tensors, saved = storage.load_tensors(folder / _STATE)
+    if saved.get("key") != key:
+        raise FingerprintError(
+            f"`{folder}` holds a training run with other settings, data or initial weights. "
+            "Give another folder, or delete this one to start over."
+        )
+    module.load_state_dict(_part(tensors, "module."))
+    entries: dict[int, dict[str, Tensor]] = {}
+    for name, value in _part(tensors, "optimiser.").items():
+        number, entry = name.split(".", 1)
+        entries.setdefault(int(number), {})[entry] = value
+    groups = optimiser.state_dict()["param_groups"]
+    optimiser.load_state_dict({"state": entries, "param_groups": groups})
+    torch.set_rng_state(tensors["random"])
+    best = float("inf") if saved["best_score"] is None else saved["best_score"]
+    return _State(
+        saved["update"], best, saved["best_update"], saved["sums"], saved["counted"], saved["log"]
+    )
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: v for name, v in tensors.items() if name.startswith(prefix)}
+
+
+def _write_log(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """The log as JSON lines and as CSV, one row per validation."""
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    storage.write_bytes(folder / f"{_LOG}.jsonl", lines.encode())
+    if rows:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+        storage.write_bytes(folder / f"{_LOG}.csv", text.getvalue().encode())

@@ -1,0 +1,110 @@
+"""Training of a repair module Φ_θ on top of a frozen source (M3, M4)."""
+
+from collections import deque
+
+import torch
+from torch import Tensor
+
+from r2no import storage
+from r2no._types import PathLike
+from r2no.data.normalise import Normaliser
+from r2no.data.window import Windows, batches, collate
+from r2no.repair import RepairObjective, RepairUNet, repair_steps
+from r2no.training.config import TrainSettings
+from r2no.training.engine import TrainResult, optimise
+from r2no.training.progress import Reporter
+from r2no.training.source_cache import SourceCache
+
+
+def train_repair(
+    module: RepairUNet,
+    train: tuple[Windows, SourceCache],
+    fit: tuple[Windows, SourceCache],
+    normalisers: tuple[Normaliser, Normaliser],
+    objective: RepairObjective,
+    settings: TrainSettings,
+    *,
+    folder: PathLike,
+    title: str = "repair module",
+    reporter: Reporter | None = None,
+) -> TrainResult:
+    """Train a module in place; it ends with the weights of lowest RMSE at depth L on ``fit``.
+
+    Args:
+        module: Φ_θ with its initial weights.
+        train: Windows to learn from, and the source's predictions for them.
+        fit: Windows that select the checkpoint, and the source's predictions for them.
+        normalisers: Of the history and of the field; the loop runs in normalised units.
+        objective: The three-term objective.
+        settings: How to optimise.
+        folder: Where the run keeps its state.
+        title: Shown with the progress.
+        reporter: Where progress is shown.
+    """
+    windows, cache = train
+    of_history, of_field = normalisers
+    measured = windows.fields.measured
+
+    def loss(numbers: list[int]) -> tuple[Tensor, dict[str, float]]:
+        window = collate([windows[number] for number in numbers])
+        terms = objective(
+            module,
+            of_history(window.history),
+            of_field(cache[numbers]),
+            of_field(window.target),
+            measured=measured,
+            mask=window.mask,
+        )
+        return terms.total, {name: float(value.detach()) for name, value in terms._asdict().items()}
+
+    key = storage.fingerprint(
+        "repair",
+        windows.fingerprint,
+        fit[0].fingerprint,
+        cache.path.name,
+        fit[1].path.name,
+        module.state_dict(),
+        [of_history.shift, of_history.scale, of_field.shift, of_field.scale],
+        repr(objective),
+    )
+    return optimise(
+        module,
+        loss,
+        lambda: final_rmse(module, fit, normalisers, objective, settings.batch_size),
+        settings,
+        size=len(windows),
+        key=key,
+        folder=folder,
+        title=title,
+        reporter=reporter,
+    )
+
+
+def final_rmse(
+    module: RepairUNet,
+    fit: tuple[Windows, SourceCache],
+    normalisers: tuple[Normaliser, Normaliser],
+    objective: RepairObjective,
+    batch_size: int,
+) -> float:
+    """RMSE of h_L on the measured points, in physical units."""
+    (windows, cache), (of_history, of_field) = fit, normalisers
+    fast, measured = module.folded(), list(windows.fields.measured)
+    squared, points = 0.0, 0
+    for numbers, window in batches(windows, batch_size):
+        trajectory = repair_steps(
+            fast,
+            of_history(window.history),
+            of_field(cache[numbers]),
+            steps=objective.steps,
+            step_size=objective.step_size,
+        )
+        final = deque(trajectory, maxlen=1)[0]
+        error = (of_field.inverse(final) - window.target)[..., measured]
+        if window.mask is not None:
+            known = window.mask[..., measured]
+            error, points = torch.where(known, error, 0), points + int(known.sum())
+        else:
+            points += error.numel()
+        squared += float(error.double().square().sum())
+    return (squared / max(points, 1)) ** 0.5

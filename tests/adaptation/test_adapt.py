@@ -1,0 +1,252 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+from tests.conftest import travelling_wave
+from torch import nn
+
+import r2no
+from r2no.adaptation import (
+    AdaptSettings,
+    EnsembleSettings,
+    RepairSettings,
+    readouts,
+    score_readouts,
+)
+from r2no.data import ArrayWindows, collate
+from r2no.errors import (
+    EmptySplitError,
+    FileDamagedError,
+    FingerprintError,
+    GridMismatchError,
+    NonFiniteError,
+    ShapeError,
+)
+from r2no.repair import repair
+from r2no.training import Persistence, TrainSettings, cached_source
+
+
+class Source(nn.Module):
+    """Persistence with a trainable factor, so that there is something to freeze."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(0.9))
+        self.last = Persistence(4, 2)
+
+    def forward(self, history):
+        return self.factor * self.last(history)
+
+
+SETTINGS = AdaptSettings(
+    members=2,
+    batch_size=5,
+    repair=RepairSettings(
+        width=4, depth=2, steps=3, train=TrainSettings(epochs=3, batch_size=6, lr=5e-3)
+    ),
+    ensemble=EnsembleSettings(radial=4, angular=4),
+)
+
+
+@pytest.fixture(scope="module")
+def splits():
+    def split(seeds):
+        return ArrayWindows([travelling_wave(s) for s in seeds], 4, 4, stride=3, measured=(0,))
+
+    return {"train": split(range(3)), "fit": split(range(10, 14)), "test": split(range(20, 22))}
+
+
+@pytest.fixture(scope="module")
+def model(splits):
+    return r2no.adapt(Source(), splits["train"], splits["fit"], settings=SETTINGS)
+
+
+def test_adapted_model_beats_its_source_on_new_trajectories(model, splits):
+    scores, _ = score_readouts(model, splits["test"], readouts(model))
+    assert scores["r2no_m2"]["rmse"] < scores["finetuned"]["rmse"]
+    assert scores["r2no_m1"]["rmse"] < scores["finetuned"]["rmse"]
+
+
+def test_streamed_prediction_equals_the_public_pieces(model, splits):
+    window = collate([splits["test"][0], splits["test"][1]])
+    loops = model.trajectories
+    source = model.source(window.history).detach()
+    iterates = torch.stack(
+        [
+            loops.of_field.inverse(
+                repair(
+                    module,
+                    loops.of_history(window.history),
+                    loops.of_field(source),
+                    steps=3,
+                    step_size=0.2,
+                )[1:]
+            )
+            for module in loops.modules
+        ]
+    ).detach()
+    expected = model.ensemble.predict(source, iterates)
+    torch.testing.assert_close(model.predict(window.history), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_evaluate_agrees_with_the_readout_of_the_same_name(model, splits):
+    scores, _ = score_readouts(model, splits["test"], readouts(model))
+    assert model.evaluate(splits["test"])["rmse"] == pytest.approx(scores["r2no_m2"]["rmse"])
+
+
+def test_readouts_are_what_their_names_say(model, splits):
+    window = collate([splits["test"][0]])
+    source = model.source(window.history).detach()
+    iterates = {(m, d): h for m, d, h in model.trajectories(window.history, source)}
+    found = {}
+    for name, ensemble in readouts(model).items():
+        composition = ensemble.compose(source)
+        for (member, depth), iterate in iterates.items():
+            composition.add(member, depth, iterate)
+        found[name] = composition.result().detach()[..., 0]
+    close = lambda a, b: torch.testing.assert_close(a, b.detach()[..., 0])  # noqa: E731
+    close(found["irno_final"], iterates[0, 3])
+    close(found["mean_final"], (iterates[0, 3] + iterates[1, 3]) / 2)
+    close(found["mean_all"], torch.stack(list(iterates.values())).mean(0))
+    depth = model.fit_errors.best_depth()
+    close(found["irno_selected"], iterates[0, depth] if depth else source)
+
+
+def test_source_is_frozen_and_untouched(splits):
+    source = Source()
+    before = copy.deepcopy(source.state_dict())
+    r2no.adapt(source, splits["train"], splits["fit"], members=1, settings=SETTINGS)
+    assert all(torch.equal(before[name], value) for name, value in source.state_dict().items())
+    assert not any(parameter.requires_grad for parameter in source.parameters())
+
+
+def test_same_seed_gives_the_same_bits_and_a_resumed_run_too(model, splits, tmp_path, monkeypatch):
+    again = r2no.adapt(
+        Source(), splits["train"], splits["fit"], settings=SETTINGS, folder=tmp_path / "a"
+    )
+    assert torch.equal(again.ensemble.weights_, model.ensemble.weights_)
+    reused = r2no.adapt(
+        Source(), splits["train"], splits["fit"], settings=SETTINGS, folder=tmp_path / "a"
+    )
+    assert torch.equal(reused.ensemble.weights_, model.ensemble.weights_)
+
+
+def test_artifact_round_trip_gives_the_same_bits(model, splits, tmp_path):
+    history = collate([splits["test"][0]]).history
+    path = model.save(tmp_path / "wave.r2no")
+    again = r2no.load(path, source=Source())
+    assert torch.equal(again.predict(history), model.predict(history))
+    assert again.fields == model.fields
+    assert again.fit_errors.best_depth() == model.fit_errors.best_depth()
+
+
+def test_damaged_artifact_is_refused_by_name(model, tmp_path):
+    path = model.save(tmp_path / "a.r2no")
+    victim = path / "repair-1.safetensors"
+    content = bytearray(victim.read_bytes())
+    content[-3] ^= 1
+    victim.write_bytes(content)
+    with pytest.raises(FileDamagedError, match=r"repair-1\.safetensors"):
+        r2no.load(path, source=Source())
+    (path / "manifest.json").unlink()
+    with pytest.raises(FileDamagedError, match=r"manifest\.json"):
+        r2no.load(path, source=Source())
+
+
+def test_artifact_refuses_another_source(model, tmp_path):
+    path = model.save(tmp_path / "a.r2no")
+    other = Source()
+    other.factor.data += 0.1
+    with pytest.raises(FingerprintError, match="not the operator"):
+        r2no.load(path, source=other)
+
+
+def test_source_predictions_are_cached_by_source_and_data(splits, tmp_path):
+    calls = []
+
+    def source(history):
+        calls.append(len(history))
+        return Source()(history).detach()
+
+    first = cached_source(source, splits["fit"], tmp_path)
+    made = len(calls)
+    again = cached_source(source, splits["fit"], tmp_path)
+    assert again.path == first.path
+    assert len(calls) == made + 1  # the probe for the fingerprint only
+    torch.testing.assert_close(
+        first[[3, 1]], source(torch.stack([splits["fit"][n].history for n in (3, 1)]))
+    )
+    other = cached_source(lambda h: source(h) * 2, splits["fit"], tmp_path)
+    assert other.path != first.path
+    assert cached_source(source, splits["test"], tmp_path).path != first.path
+
+
+def test_half_filled_cache_goes_on_where_it_stopped(splits, tmp_path, monkeypatch):
+    monkeypatch.setattr("r2no.training.source_cache._SAVE_EVERY", 1)
+    budget = [5]
+
+    def source(history):
+        if budget[0] == 0:
+            raise KeyboardInterrupt
+        budget[0] -= 1
+        return Source()(history).detach()
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_source(source, splits["fit"], tmp_path, batch_size=4)
+    budget[0] = 10**6
+    found = cached_source(source, splits["fit"], tmp_path, batch_size=4)
+    assert 10**6 - budget[0] < 1 + -(-len(splits["fit"]) // 4)
+    fresh = cached_source(source, splits["fit"], tmp_path / "fresh", batch_size=4)
+    everything = list(range(len(splits["fit"])))
+    assert torch.equal(found[everything], fresh[everything])
+
+
+def test_bad_sources_and_splits_get_named_errors(splits):
+    train, fit = splits["train"], splits["fit"]
+    adapt = lambda source, a=train, b=fit: r2no.adapt(source, a, b, settings=SETTINGS)  # noqa: E731
+    with pytest.raises(ShapeError, match="`source` must return"):
+        adapt(lambda h: h[:, :2])
+    with pytest.raises(NonFiniteError, match="`source` returned"):
+        adapt(lambda h: h * float("inf"))
+    with pytest.raises(FingerprintError, match="differently each time"):
+        adapt(lambda h: h + torch.rand(()))
+    other = ArrayWindows([travelling_wave(5, grid=(8, 10))], 4, 4, measured=(0,))
+    with pytest.raises(GridMismatchError, match="`train` and `fit`"):
+        adapt(Source(), train, other)
+
+    class Empty(ArrayWindows):
+        def __len__(self) -> int:
+            return 0
+
+    with pytest.raises(EmptySplitError, match="`fit` holds no windows"):
+        adapt(Source(), train, Empty([travelling_wave(5)], 4, 4, measured=(0,)))
+
+
+def test_wrong_history_is_named(model):
+    with pytest.raises(ShapeError, match="`history` must be"):
+        model.predict(torch.zeros(1, 3, 8, 12, 2))
+
+
+def test_gaps_have_no_influence_on_fit_or_score():
+    """Other values under the mask: the same bits in the weights and in the scores."""
+
+    def split(seeds, hidden):
+        fields, masks = [], []
+        for seed in seeds:
+            wave = travelling_wave(seed)
+            valid = torch.rand(wave.shape, generator=torch.Generator().manual_seed(seed)) > 0.1
+            valid[..., 1] = True
+            fields.append(torch.where(valid, wave, hidden))
+            masks.append(valid.numpy())
+        return ArrayWindows(fields, 4, 4, stride=3, measured=(0,), mask=masks)
+
+    found = []
+    for hidden in (0.0, 1e6, float("nan")):
+        train, fit = split(range(2), hidden), split(range(10, 12), hidden)
+        model = r2no.adapt(Source(), train, fit, members=1, settings=SETTINGS)
+        found.append((model.ensemble.weights_, model.evaluate(fit)["rmse"]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][0], found[2][0])
+    assert found[0][1] == found[1][1] == found[2][1]
+    assert np.isfinite(found[0][1])

@@ -1,0 +1,162 @@
+import math
+
+import pytest
+import torch
+
+from r2no.errors import ConfigError, GridMismatchError
+from r2no.spectral import FourierCells, cell_energy, hermitian_multiplicity, resample
+from r2no.spectral.cells import full_plane_index
+from r2no.spectral.energy import radial_spectrum
+from r2no.spectral.transforms import forward, inverse, wavenumber_radius
+
+GRIDS = [(12, 16), (12, 17), (11, 16), (11, 17), (9,), (10,), (4, 5, 6), (5, 4, 7)]
+
+
+def field(grid: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
+    return torch.randn(2, 3, *grid, 2, generator=rng, dtype=torch.float64)
+
+
+def cells_for(grid: tuple[int, ...], **more: object) -> FourierCells:
+    return FourierCells.polar(grid, radial=5, angular=4 if len(grid) == 2 else 1, **more)
+
+
+@pytest.mark.parametrize(
+    ("extent", "counts"), [("corner", (1468, 1182)), ("ellipse", (1488, 1079))]
+)
+def test_full_plane_occupancy_is_the_published_one(extent, counts):
+    found = [
+        full_plane_index(grid, extent=extent).unique().numel() for grid in ((64, 128), (64, 64))
+    ]
+    assert tuple(found) == counts
+
+
+@pytest.mark.parametrize(
+    ("extent", "counts"), [("corner", (1449, 1154)), ("ellipse", (1488, 1078))]
+)
+def test_symmetric_occupancy_is_pinned(extent, counts):
+    grids = ((64, 128), (64, 64))
+    found = [int(FourierCells.polar(grid, extent=extent).occupied.sum()) for grid in grids]
+    assert tuple(found) == counts
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_multiplicity_makes_parseval_exact(grid, rng):
+    u = torch.randn(grid, generator=rng, dtype=torch.float64)
+    energy = (hermitian_multiplicity(grid) * forward(u, len(grid)).abs() ** 2).sum()
+    torch.testing.assert_close(energy, (u**2).sum())
+
+
+@pytest.mark.parametrize("extent", ["corner", "ellipse"])
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_projections_sum_to_the_identity_and_keep_energy(grid, extent, rng):
+    u, cells = field(grid, rng), cells_for(grid, extent=extent)
+    parts = torch.stack([cells.project(u, cell) for cell in range(cells.num_cells)])
+    torch.testing.assert_close(parts.sum(0), u)
+    energies = (parts**2).flatten(3).sum((2, 3))
+    torch.testing.assert_close(energies.T, cell_energy(u, cells).sum(2))
+    torch.testing.assert_close(cell_energy(u, cells).sum(), (u**2).sum())
+
+
+@pytest.mark.parametrize("grid", [g for g in GRIDS if len(g) == 2], ids=str)
+def test_every_cell_is_conjugate_symmetric_on_the_full_plane(grid, rng):
+    """Masking the full FFT of a real field by one cell leaves a real field."""
+    height, width = grid
+    cells = FourierCells.polar(grid, radial=6, angular=8)
+    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    stored = columns <= width // 2
+    index = torch.where(
+        stored,
+        cells.index[rows, columns.clamp(max=width // 2)],
+        cells.index[-rows % height, (-columns % width).clamp(max=width // 2)],
+    )
+    assert torch.equal(index, index[-rows % height, -columns % width])
+    u = torch.randn(grid, generator=rng, dtype=torch.float64)
+    for cell in cells.index.unique().tolist():
+        part = torch.fft.ifft2(torch.fft.fft2(u) * (index == cell))
+        assert float(part.imag.abs().max()) < 1e-12
+        projected = cells.project(u[None, None, ..., None], cell)[0, 0, ..., 0]
+        torch.testing.assert_close(part.real, projected)
+
+
+def test_projection_of_a_projection_is_itself_and_orthogonal_to_others(rng):
+    cells, u = cells_for((12, 16)), field((12, 16), rng)
+    a, b = cells.project(u, 5), cells.project(u, 6)
+    torch.testing.assert_close(cells.project(a, 5), a)
+    assert abs(float((a * b).sum())) < 1e-10
+
+
+def test_cell_sizes_count_the_full_plane():
+    cells = FourierCells.polar((11, 14), radial=4, angular=3)
+    assert float(cells.sizes.sum()) == 11 * 14
+    assert torch.equal(cells.occupied, cells.sizes > 0)
+
+
+def test_dropping_an_axis_merges_cells():
+    full = FourierCells.polar((16, 16), radial=4, angular=4)
+    rings = FourierCells.polar((16, 16), radial=4, angular=1)
+    sectors = FourierCells.polar((16, 16), radial=1, angular=4)
+    assert torch.equal(full.index // 4, rings.index)
+    assert torch.equal(full.index % 4, sectors.index)
+    assert int(FourierCells.single((16, 16)).index.max()) == 0
+
+
+def test_halving_bands_and_sectors_nests_exactly():
+    fine = FourierCells.polar((64, 128), radial=128, angular=16)
+    coarse = FourierCells.polar((64, 128), radial=32, angular=4)
+    parent = (fine.index // 16 // 4) * 4 + (fine.index % 16) // 4
+    assert torch.equal(parent, coarse.index)
+
+
+def test_radius_reaches_the_corner():
+    assert float(wavenumber_radius((8, 8)).max()) == pytest.approx(math.sqrt(2))
+    assert float(wavenumber_radius((8,)).max()) == pytest.approx(1)
+    assert float(wavenumber_radius((8, 8, 8)).max()) == pytest.approx(math.sqrt(3))
+
+
+def test_bands_are_ordered_from_low_to_high():
+    cells, radius = FourierCells.bands((32, 64)), wavenumber_radius((32, 64))
+    means = [float(radius[cells.index == band].mean()) for band in range(5)]
+    assert means == sorted(means)
+
+
+@pytest.mark.parametrize(("old", "new"), [((16, 16), (24, 15)), ((15, 24), (16, 16))])
+def test_resampling_keeps_band_limited_fields(old, new):
+    def wave(grid):
+        y, x = (torch.arange(n, dtype=torch.float64) / n for n in grid)
+        return (torch.cos(6.0 * math.pi * y)[:, None] * torch.sin(4.0 * math.pi * x))[
+            None, None, ..., None
+        ]
+
+    torch.testing.assert_close(resample(wave(old), new), wave(new))
+
+
+def test_inverse_undoes_forward(rng):
+    u = torch.randn(3, 7, 9, generator=rng, dtype=torch.float64)
+    torch.testing.assert_close(inverse(forward(u), (7, 9)), u)
+
+
+def test_radial_spectrum_of_white_noise_is_flat(rng):
+    u = torch.randn(64, 4, 32, 32, 1, generator=rng, dtype=torch.float64)
+    torch.testing.assert_close(
+        radial_spectrum(u, num_bands=4), torch.full((4, 1), 4.0 / 4).double(), rtol=0.03, atol=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"grid": (8, 8), "radial": 0}, ConfigError),
+        ({"grid": (8, 8), "extent": "square"}, Exception),
+        ({"grid": (8,), "radial": 2, "angular": 2}, ConfigError),
+        ({"grid": (8, 8, 8, 8)}, GridMismatchError),
+        ({"grid": (1, 8)}, GridMismatchError),
+    ],
+)
+def test_bad_partitions_are_refused(arguments, error):
+    with pytest.raises(error):
+        FourierCells.polar(**arguments)
+
+
+def test_wrong_grid_is_named(rng):
+    with pytest.raises(GridMismatchError, match=r"`field`.*\(8, 8\).*resample"):
+        FourierCells.polar((8, 8)).project(field((8, 9), rng), 0)
