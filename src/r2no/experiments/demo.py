@@ -27,9 +27,6 @@ from r2no.report import plot_depth_bands, plot_fields, plot_retention
 from r2no.training import Persistence, PhysicalOperator, Reporter, TrainSettings, train_operator
 from r2no.training.backbone import fit_normalisers
 
-#: Raised whenever the same settings give other numbers.
-_VERSION = 1
-
 
 @dataclass(frozen=True)
 class DemoSettings:
@@ -39,6 +36,13 @@ class DemoSettings:
     members: int = 3
     quick: bool = False
     backbone: str = "fno"
+
+    def tag(self) -> str:
+        """Name of the work folder: other settings, other folder."""
+        steps = (self.pretrain(), self.finetune(), self.adapt())
+        return storage.fingerprint(asdict(self), [step.model_dump(mode="json") for step in steps])[
+            :12
+        ]
 
     def pretrain(self) -> TrainSettings:
         """Pretraining on the simulated wake."""
@@ -90,8 +94,7 @@ def run_demo(
     """
     settings, reporter = settings or DemoSettings(), reporter or Reporter(quiet=True)
     out = Path(out)
-    tag = storage.fingerprint(asdict(settings), _VERSION)[:12]
-    work = out / "work" / tag
+    work = out / "work" / settings.tag()
     wake = _wake(settings, out / "work", reporter)
     pretrained, finetuned = _operators(settings, wake, work, reporter)
     model = adapt(

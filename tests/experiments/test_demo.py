@@ -1,0 +1,63 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from r2no import errors
+from r2no.cli.main import app
+
+NAMES = {
+    "persistence",
+    "pretrained",
+    "finetuned",
+    "irno_final",
+    "irno_selected",
+    "mean_final",
+    "mean_all",
+    "global",
+    "r2no_m1",
+    "r2no_m2",
+}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    arguments = ["demo", "--quick", "--members", "2", "--out", str(out)]
+    return out, arguments, CliRunner().invoke(app, arguments)
+
+
+def test_demo_scores_every_readout_and_says_what_it_wrote(demo):
+    out, _, run = demo
+    assert run.exit_code == 0, run.output
+    assert "stand-in" in run.output
+    results = json.loads((out / "results.json").read_text())
+    assert set(results["readouts"]) == NAMES
+    assert results["seed"] == 0
+    for scores in results["readouts"].values():
+        assert {"rmse", "frmse", "frmse_full", "rel_l2", "r2"} <= set(scores)
+    assert {"fields.png", "depth_by_band.png", "retention.png"} <= {p.name for p in out.iterdir()}
+
+
+def test_learned_methods_beat_persistence(demo):
+    results = json.loads((demo[0] / "results.json").read_text())["readouts"]
+    learned = {name: s["rmse"] for name, s in results.items() if name != "persistence"}
+    assert max(learned.values()) < results["persistence"]["rmse"]
+    assert learned["r2no_m2"] < learned["finetuned"]
+
+
+def test_second_run_reuses_the_work_and_gives_the_same_bytes(demo):
+    out, arguments, _ = demo
+    before = (out / "results.json").read_bytes()
+    stamps = {p: p.stat().st_mtime_ns for p in out.glob("work/*/*/state.safetensors")}
+    assert len(stamps) == 4
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert (out / "results.json").read_bytes() == before
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
+
+
+def test_unknown_backbone_gets_the_nearest_name(tmp_path):
+    arguments = ["demo", "--quick", "--backbone", "fnoo", "--out", str(tmp_path)]
+    run = CliRunner().invoke(app, arguments)
+    assert isinstance(run.exception, errors.ConfigError)
+    assert "'fno'" in str(run.exception)
