@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r2no import FourierCells, SpectralEnsemble
-from r2no.ensemble import Columns, FitBatch, quadratic_error, ridge_path, select_partition
+from r2no.ensemble import Columns, FitBatch, quadratic_error, ridge_path
 from r2no.ensemble.gram import window_weights
 from r2no.errors import (
     ConfigError,
@@ -223,16 +223,6 @@ def test_derive_refuses_a_partition_that_is_not_coarser():
     fine = fit(problem(), FourierCells.polar((6, 7), radial=3, angular=2))
     with pytest.raises(ConfigError, match="straddles"):
         fine.derive(cells=FourierCells.polar((6, 7), radial=2, angular=2))
-
-
-def test_selected_partition_has_the_lowest_held_out_error():
-    data = problem(windows=18)
-    fine = SpectralEnsemble(FourierCells.polar((6, 7), radial=4, angular=4), measured=MEASURED).fit(
-        [data]
-    )
-    chosen = select_partition(fine)
-    assert chosen.held_out_score <= fine.held_out_score
-    assert chosen.held_out_score <= fine.derive(cells=FourierCells.single((6, 7))).held_out_score
 
 
 def test_known_weights_are_recovered_in_every_cell():

@@ -13,9 +13,9 @@ from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.trajectories import Trajectories, gather_sums
 from r2no.data.normalise import Normaliser
-from r2no.data.splits import halves
+from r2no.data.splits import blocks, halves
 from r2no.data.window import Fields, Windows, batches
-from r2no.ensemble import DepthErrors, SpectralEnsemble, select_partition
+from r2no.ensemble import DepthErrors, SpectralEnsemble
 from r2no.errors import ConfigError, EmptySplitError, FingerprintError, GridMismatchError
 from r2no.repair import RepairUNet
 from r2no.spectral import FourierCells
@@ -86,7 +86,7 @@ def adapt(
         ]
         repair = settings.repair
         loops = Trajectories(tuple(modules), *normalisers, repair.steps, repair.step_size)
-        ensemble, published, errors = fit_ensemble(loops, fit, caches[1], settings, reporter)
+        ensemble, errors = fit_ensemble(loops, fit, caches[1], settings, reporter)
         frozen.check()
     provenance: dict[str, Any] = {
         "source": frozen.fingerprint,
@@ -95,9 +95,7 @@ def adapt(
         "seeds": [settings.seed + number for number in range(settings.members)],
         "versions": versions(),
     }
-    return AdaptedModel(
-        source, loops, ensemble, published, errors, fields, settings, provenance, frozen.probe
-    )
+    return AdaptedModel(source, loops, ensemble, errors, fields, settings, provenance, frozen.probe)
 
 
 def fit_ensemble(
@@ -106,8 +104,8 @@ def fit_ensemble(
     cache: SourceCache,
     settings: AdaptSettings,
     reporter: Reporter,
-) -> tuple[SpectralEnsemble, SpectralEnsemble, DepthErrors]:
-    """One pass over the fit split: the chosen ensemble, the published partition, depth errors."""
+) -> tuple[SpectralEnsemble, DepthErrors]:
+    """One pass over the fit split: the fitted ensemble, and the errors by depth and band."""
     fields, chosen = fit.fields, settings.ensemble
     flat = len(fields.grid) == 2
     cells = FourierCells.polar(
@@ -130,7 +128,8 @@ def fit_ensemble(
         steps=loops.steps,
         measured=fields.measured,
     )
-    plan = halves(fit.origins, horizon=fields.horizon_frames)
+    choose = halves if chosen.cells == "published" else blocks
+    plan = choose(fit.origins, horizon=fields.horizon_frames)
     ensemble.folds_ = plan.folds
     sums = gather_sums(
         loops,
@@ -143,10 +142,8 @@ def fit_ensemble(
         title="fitting the ensemble",
         reporter=reporter,
     )
-    published = ensemble.solve(sums)
-    if chosen.cells == "published" or chosen.ridge != "auto":
-        return published, published, errors
-    return select_partition(published), published, errors
+    ensemble.solve(sums)
+    return (ensemble if chosen.cells == "published" else ensemble.derive(ridge="nested")), errors
 
 
 class _Frozen:

@@ -37,7 +37,11 @@ class RepairSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class EnsembleSettings(BaseModel, frozen=True, extra="forbid"):
-    """The partition and the ridge. ``cells="auto"`` sizes the partition to the fit split."""
+    """The partition and the ridge.
+
+    ``cells="auto"`` shrinks every cell towards coarser ones as far as held-out blocks of the fit
+    split allow (``ridge`` then only serves the baselines); "published" fits the finest partition.
+    """
 
     cells: Literal["auto", "published"] = "auto"
     radial: int = Field(default=128, ge=1, description="Bands (the finest considered, if auto).")

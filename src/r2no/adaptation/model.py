@@ -15,7 +15,7 @@ from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.trajectories import Trajectories
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Windows, batches
-from r2no.ensemble import DepthErrors, SpectralEnsemble, select_partition
+from r2no.ensemble import DepthErrors, SpectralEnsemble, Verdict
 from r2no.errors import FileDamagedError, FingerprintError, ShapeError
 from r2no.metrics import Accumulator
 from r2no.repair import RepairUNet
@@ -34,7 +34,6 @@ class AdaptedModel:
         source: The frozen operator, physical units in and out.
         trajectories: The repair loops.
         ensemble: The fitted spectral ensemble.
-        published: The same on the published partition, when another was chosen.
         fit_errors: Errors by depth and band on the fit split.
         fields: Meaning of axes and channels.
         settings: What was decided.
@@ -45,7 +44,6 @@ class AdaptedModel:
     source: Operator
     trajectories: Trajectories
     ensemble: SpectralEnsemble
-    published: SpectralEnsemble
     fit_errors: DepthErrors
     fields: Fields
     settings: AdaptSettings
@@ -74,10 +72,13 @@ class AdaptedModel:
         return composition.result()
 
     def for_members(self, members: int) -> SpectralEnsemble:
-        """The ensemble of the first ``members`` members, its partition chosen anew; no new pass."""
-        smaller = self.published.derive(members=members)
-        auto = self.settings.ensemble.cells == "auto" and self.settings.ensemble.ridge == "auto"
-        return select_partition(smaller) if auto else smaller
+        """The ensemble of the first ``members`` members, fitted to the same sums; no new pass."""
+        return self.ensemble.derive(members=members)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Deploy or keep the source, with the evidence; ``None`` for a published fit."""
+        return None if self.ensemble.nested_ is None else self.ensemble.nested_.verdict
 
     def evaluate(self, windows: Windows, *, reporter: Reporter | None = None) -> dict[str, float]:
         """All metrics over a split, on the measured channels."""
@@ -98,7 +99,6 @@ class AdaptedModel:
         folder = Path(path)
         (folder / _MANIFEST).unlink(missing_ok=True)
         files = {"ensemble.safetensors": self.ensemble.state()}
-        files["published.safetensors"] = self.published.state()
         for number, module in enumerate(self.trajectories.modules):
             shape = {"history": module.history_channels, "field": module.field_channels}
             files[f"repair-{number}.safetensors"] = (dict(module.state_dict()), shape)
@@ -109,6 +109,7 @@ class AdaptedModel:
             "format": FORMAT,
             "settings": self.settings.model_dump(mode="json"),
             "fields": asdict(self.fields),
+            "verdict": None if self.verdict is None else asdict(self.verdict),
             "provenance": self.provenance,
             "files": {name: storage.file_sha256(folder / name) for name in files},
         }
@@ -171,7 +172,6 @@ def load(path: PathLike, source: Operator) -> AdaptedModel:
         source,
         trajectories,
         SpectralEnsemble.load(folder / "ensemble.safetensors"),
-        SpectralEnsemble.load(folder / "published.safetensors"),
         errors,
         Fields(**fields),
         settings,

@@ -36,7 +36,7 @@ def readouts(model: AdaptedModel) -> dict[str, SpectralEnsemble]:
         "irno_selected": fixed(columns.one_hot(0, model.fit_errors.best_depth())),
         "mean_final": fixed(columns.mean_final()),
         "mean_all": fixed(columns.mean_all()),
-        "global": model.published.derive(cells=cell),
+        "global": model.ensemble.derive(cells=cell, ridge="auto"),
         "r2no_m1": model.for_members(1),
     }
     if columns.members > 1:

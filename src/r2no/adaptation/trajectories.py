@@ -13,7 +13,6 @@ from torch import Tensor
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import ColumnSpectra, DepthErrors, GramSums, SpectralEnsemble
-from r2no.errors import EmptySplitError
 from r2no.repair import RepairUNet, repair_steps
 from r2no.training import Reporter, SourceCache, distributed
 
@@ -73,19 +72,14 @@ def gather_sums(
 ) -> GramSums:
     """One pass over the fit split: Gram sums by group, and errors by depth (M6, M9)."""
     reporter = reporter or Reporter(quiet=True)
-    ensemble.set_columns(len(trajectories.modules), trajectories.steps)
-    total: GramSums | None = None
+    columns = ensemble.set_columns(len(trajectories.modules), trajectories.steps)
+    total = GramSums.zeros(columns, ensemble.cells, len(ensemble.measured), int(group.max()) + 1)
     with reporter.step(title, len(windows)) as step:
         for numbers, window in shared_batches(windows, batch_size):
             source = cache[numbers]
             part = _batch_spectra(trajectories, window, source, ensemble, errors)
-            sums = part.sums(group[list(numbers)], int(group.max()) + 1, ensemble.weight_exponent)
-            total = sums if total is None else total + sums
+            part.add_to(total, group[list(numbers)], ensemble.weight_exponent)
             step.advance(len(numbers))
-    if total is None:
-        raise EmptySplitError(
-            "This process got no batch of the fit split. Use fewer processes or smaller batches."
-        )
     counted = torch.tensor([errors.windows])
     distributed.add_up(total.moments, total.windows, errors.squared, counted)
     errors.windows = int(counted)

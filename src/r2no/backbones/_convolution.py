@@ -111,10 +111,10 @@ def _filter(
 
 
 def _multiply(
-    x: Float[Tensor, "24 time+2 rows columns channel"],
+    x: Float[Tensor, "24 frames rows columns channel"],
     kernels: Float[Tensor, "3 24 channel channel_out"],
-) -> Float[Tensor, "24 time*rows*columns channel_out"]:
-    """Products of transformed tiles and kernels, summed over channels and three time steps."""
+) -> Float[Tensor, "24 tiles channel_out"]:
+    """Products of transformed tiles and kernels, summed over channels and three frames."""
     frame, x = x.shape[2] * x.shape[3], x.flatten(1, 3)
     size = x.shape[1] - 2 * frame
     total = torch.bmm(x[:, :size], kernels[0])

@@ -109,7 +109,7 @@ class SliceAttention(nn.Module):
 
     def forward(
         self, x: Float[Tensor, "batch token width"]
-    ) -> tuple[Float[Tensor, "batch token slice"], Float[Tensor, "batch slice width"]]:
+    ) -> tuple[Float[Tensor, "batch token head_slice"], Float[Tensor, "batch head_slice width"]]:
         """Slice weights, and what each slice of each head adds to the output per unit of weight."""
         # Tokens run over (time, height, width) of the data and are read as (H, W, D) of the config
         # without a transpose, so neighbours are scrambled; the published weights depend on it.
@@ -124,8 +124,8 @@ class SliceAttention(nn.Module):
 
     def spread(
         self,
-        weights: Float[Tensor, "batch token slice"],
-        values: Float[Tensor, "batch slice width"],
+        weights: Float[Tensor, "batch token head_slice"],
+        values: Float[Tensor, "batch head_slice width"],
     ) -> Float[Tensor, "batch token width"]:
         """The output of the attention at some tokens, from their slice weights."""
         linear: Any
@@ -134,7 +134,7 @@ class SliceAttention(nn.Module):
 
     def _slice_weights(
         self, x: Float[Tensor, "batch width h w d"]
-    ) -> Float[Tensor, "batch slice h w d"]:
+    ) -> Float[Tensor, "batch head_slice h w d"]:
         """Softmax over the slices of each head.
 
         Convolution, slice projection and temperature are linear, so they are multiplied first and
@@ -150,7 +150,9 @@ class SliceAttention(nn.Module):
         return logits.softmax(-1).flatten(-2).movedim(-1, 1)
 
     def _slices(
-        self, x: Float[Tensor, "batch width h w d"], weights: Float[Tensor, "batch slice h w d"]
+        self,
+        x: Float[Tensor, "batch width h w d"],
+        weights: Float[Tensor, "batch head_slice h w d"],
     ) -> Float[Tensor, "batch head slice size"]:
         """Slices z of the features f = conv(x).
 

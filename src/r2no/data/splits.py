@@ -49,12 +49,49 @@ def halves(origins: Int[Tensor, "window 2"], *, horizon: int) -> HeldOut:
     return HeldOut(_by_time(origins[:, 1], horizon), (((0,), (2,)), ((2,), (0,))))
 
 
-def _by_trajectory(trajectory: Tensor, names: list[int], counts: list[int]) -> Tensor:
-    group, filled = torch.zeros(len(trajectory), dtype=torch.long), [0, 0]
+def blocks(origins: Int[Tensor, "window 2"], *, horizon: int, most: int = 12) -> HeldOut:
+    """As many separated blocks as the data allow, each judged by a fit without it.
+
+    With four or more trajectories, blocks are whole trajectories (several together when there are
+    more than ``most``). Otherwise each recording is cut in time into blocks of two horizons or
+    more; a fold scores some neighbouring blocks and fits on all but them and the blocks next to
+    them, so that no target frame of one lies within a horizon of the other's. A recording too
+    short for five such blocks gives two halves with a gap, each half in up to four blocks.
+
+    Args:
+        origins: Trajectory and first frame of each window.
+        horizon: Forecast frames of a window.
+        most: Largest number of blocks; sums are kept for each.
+    """
+    if len(origins) == 0:
+        raise EmptySplitError("`origins` is empty: there are no windows to part into blocks.")
+    names, counts = origins[:, 0].unique(return_counts=True)
+    if len(names) >= 4:
+        number = min(len(names), most)
+        group = _by_trajectory(origins[:, 0], names.tolist(), counts.tolist(), number)
+        scored = _chunks(number, 4)
+        return HeldOut(group, tuple((_without(number, score), score) for score in scored))
+    try:
+        plans = [
+            _time_blocks(origins[origins[:, 0] == name, 1], horizon, max(most // len(names), 4))
+            for name in names.tolist()
+        ]
+    except EmptySplitError:
+        if len(names) >= 2:
+            return halves(origins, horizon=horizon)
+        raise
+    return _joined(origins[:, 0], names.tolist(), plans)
+
+
+def _by_trajectory(
+    trajectory: Tensor, names: list[int], counts: list[int], number: int = 2
+) -> Tensor:
+    """Each trajectory to the group with the fewest windows so far."""
+    group, filled = torch.zeros(len(trajectory), dtype=torch.long), [0] * number
     for name, count in zip(names, counts, strict=True):
-        half = 0 if filled[0] <= filled[1] else 1
-        group[trajectory == name] = half
-        filled[half] += count
+        smallest = min(range(number), key=lambda candidate: filled[candidate])
+        group[trajectory == name] = smallest
+        filled[smallest] += count
     return group
 
 
@@ -73,3 +110,49 @@ def _by_time(start: Tensor, horizon: int) -> Tensor:
     group[start <= end] = 0
     group[start >= end + distance] = 2
     return group
+
+
+def _time_blocks(start: Tensor, horizon: int, most: int) -> HeldOut:
+    """Blocks of one recording."""
+    first, last = int(start.min()), int(start.max())
+    number = min((last - first + 1) // (2 * horizon), most)
+    if number >= 5:
+        group = (start - first) * number // (last - first + 1)
+        folds = []
+        for score in _chunks(number, 4):
+            near = tuple(range(max(score[0] - 1, 0), min(score[-1] + 2, number)))
+            folds.append((_without(number, near), score))
+        return HeldOut(group, tuple(folds))
+    part = _by_time(start, horizon)
+    pieces = max(1, min(4, int((part == 0).sum()) // max(horizon // 2, 1)))
+    group = torch.full_like(part, 2 * pieces)  # the gap comes last
+    for half, number in ((0, 0), (2, pieces)):
+        mine = start[part == half]
+        low, span = int(mine.min()), int(mine.max()) - int(mine.min()) + 1
+        group[part == half] = number + (mine - low) * pieces // span
+    early, late = tuple(range(pieces)), tuple(range(pieces, 2 * pieces))
+    return HeldOut(group, ((early, late), (late, early)))
+
+
+def _joined(trajectory: Tensor, names: list[int], plans: list[HeldOut]) -> HeldOut:
+    """One plan for several recordings: fold k of each, together."""
+    group, offset = torch.zeros(len(trajectory), dtype=torch.long), 0
+    number = min(len(plan.folds) for plan in plans)
+    folds: list[tuple[list[int], list[int]]] = [([], []) for _ in range(number)]
+    for name, plan in zip(names, plans, strict=True):
+        group[trajectory == name] = plan.group + offset
+        for (fit, score), (more_fit, more_score) in zip(folds, plan.folds, strict=False):
+            fit += [block + offset for block in more_fit]
+            score += [block + offset for block in more_score]
+        offset += int(plan.group.max()) + 1
+    return HeldOut(group, tuple((tuple(fit), tuple(score)) for fit, score in folds))
+
+
+def _chunks(number: int, most: int) -> list[tuple[int, ...]]:
+    """0..number-1 in at most ``most`` runs of nearly equal length."""
+    parts = torch.arange(number).tensor_split(min(number, most))
+    return [tuple(part.tolist()) for part in parts]
+
+
+def _without(number: int, left_out: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(block for block in range(number) if block not in left_out)

@@ -5,9 +5,10 @@ from r2no.ensemble.compose import Composition
 from r2no.ensemble.diagnostics import DepthErrors, contraction_report, selection_price
 from r2no.ensemble.gram import ColumnSpectra, GramSums
 from r2no.ensemble.model import FitBatch, SpectralEnsemble
-from r2no.ensemble.partition import nested_partitions, select_partition
+from r2no.ensemble.nested import NestedFit, solve_nested
 from r2no.ensemble.retention import Retention, on_plane, retention
 from r2no.ensemble.ridge import RIDGE_GRID, quadratic_error, ridge_path
+from r2no.ensemble.verdict import Verdict
 
 __all__ = [
     "RIDGE_GRID",
@@ -17,14 +18,15 @@ __all__ = [
     "DepthErrors",
     "FitBatch",
     "GramSums",
+    "NestedFit",
     "Retention",
     "SpectralEnsemble",
+    "Verdict",
     "contraction_report",
-    "nested_partitions",
     "on_plane",
     "quadratic_error",
     "retention",
     "ridge_path",
-    "select_partition",
     "selection_price",
+    "solve_nested",
 ]

@@ -12,7 +12,7 @@ solving and scoring need. Weighted by ‖y‖^-p per window, in float64, in phys
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from r2no.ensemble.columns import Columns
@@ -34,6 +34,14 @@ class GramSums:
 
     moments: Float[Tensor, "group cell channel column_and_target column_and_target"]
     windows: Float[Tensor, " group"]
+
+    @classmethod
+    def zeros(cls, columns: Columns, cells: FourierCells, channels: int, groups: int) -> "GramSums":
+        """Sums of no windows."""
+        size = columns.number + 1
+        shape = (groups, cells.num_cells, cells.weight_channels(channels), size, size)
+        moments = torch.zeros(shape, dtype=torch.float64)
+        return cls(moments, torch.zeros(groups, dtype=torch.float64))
 
     @property
     def gram(self) -> Float[Tensor, "group cell channel column column"]:
@@ -66,6 +74,15 @@ class GramSums:
         moments = self.moments[chosen].sum(0, keepdim=True)
         return GramSums(moments, self.windows[chosen].sum(0, keepdim=True))
 
+    def with_groups(self, number: int) -> "GramSums":
+        """The same sums with at least so many groups, new ones empty."""
+        missing = number - len(self.windows)
+        if missing <= 0:
+            return self
+        empty = self.moments.new_zeros(missing, *self.moments.shape[1:])
+        counts = self.windows.new_zeros(missing)
+        return GramSums(torch.cat([self.moments, empty]), torch.cat([self.windows, counts]))
+
     def with_columns(self, positions: list[int]) -> "GramSums":
         """Sums of a subset of the columns: a sub-block, no new pass over the data."""
         kept = torch.tensor([*positions, self.moments.shape[-1] - 1])
@@ -77,6 +94,26 @@ class GramSums:
         return replace(
             self, moments=self.moments.new_zeros(shape).index_add_(1, coarse, self.moments)
         )
+
+    def packed(self, occupied: Bool[Tensor, " cell"]) -> dict[str, Tensor]:
+        """For files: the upper triangles of the occupied cells."""
+        size = self.moments.shape[-1]
+        rows, columns = torch.triu_indices(size, size).unbind()
+        triangles = self.moments[:, occupied][..., rows, columns]
+        return {"triangles": triangles, "occupied": occupied, "windows": self.windows}
+
+    @classmethod
+    def unpacked(cls, packed: dict[str, Tensor]) -> "GramSums":
+        """Inverse of :meth:`packed`."""
+        triangles, occupied = packed["triangles"], packed["occupied"]
+        size = round((2 * triangles.shape[-1] + 0.25) ** 0.5 - 0.5)
+        rows, columns = torch.triu_indices(size, size).unbind()
+        square = triangles.new_zeros(*triangles.shape[:-1], size, size)
+        square[..., rows, columns] = square[..., columns, rows] = triangles
+        groups, _, channels = triangles.shape[:3]
+        moments = square.new_zeros(groups, len(occupied), channels, size, size)
+        moments[:, occupied] = square
+        return cls(moments, packed["windows"])
 
     def shared_over_channels(self) -> "GramSums":
         """Sums of the partition without the channel axis."""
@@ -135,6 +172,12 @@ class ColumnSpectra:
         self, group: Int[Tensor, " batch"], num_groups: int, weight_exponent: float
     ) -> GramSums:
         """The batch's moments by group, windows weighted by ‖y‖^-p; a group below 0 is left out."""
+        sums = GramSums.zeros(self.columns, self.cells, len(self.measured), num_groups)
+        self.add_to(sums, group, weight_exponent)
+        return sums
+
+    def add_to(self, sums: GramSums, group: Int[Tensor, " batch"], weight_exponent: float) -> None:
+        """Add the batch's moments to ``sums`` in place, each window to its group."""
         if not torch.isfinite(self._spectra).all():
             raise NonFiniteError(
                 "`source`, `iterates` and `target` must be finite on the measured channels, but a "
@@ -142,22 +185,16 @@ class ColumnSpectra:
                 "iterate means the repair loop diverged."
             )
         weights = window_weights(self.target, weight_exponent)
-        num_columns = self.columns.number + 1
-        channels = self.cells.weight_channels(len(self.measured))
-        shape = (num_groups, self.cells.num_cells, channels, num_columns, num_columns)
-        moments = torch.zeros(shape, dtype=torch.float64, device=weights.device)
-        counts = torch.zeros(num_groups, dtype=torch.float64)
         for number in sorted({int(number) for number in group if number >= 0}):
             chosen = (group == number).nonzero().squeeze(1)
-            self._accumulate(moments[number], chosen, weights[chosen])
-            counts[number] += len(chosen)
-        return GramSums(moments.cpu(), counts)
+            self._accumulate(sums.moments[number], chosen, weights[chosen])
+            sums.windows[number] += len(chosen)
 
     def _accumulate(self, moments: Tensor, chosen: Tensor, weights: Tensor) -> None:
         """Add m(k)·Σ_windows weight·(column product) of every coefficient to its cell."""
         whole = len(chosen) == self._spectra.shape[3]
-        index = self.cells.index.reshape(-1).to(moments.device)
-        multiplicity = self.cells.multiplicity.reshape(-1).to(moments.device)
+        index = self.cells.index.reshape(-1)
+        multiplicity = self.cells.multiplicity.reshape(-1).to(self._spectra.device)
         per_coefficient = self._spectra[0].numel() * 8
         step = max(1, _CHUNK_BYTES // per_coefficient)
         root = weights.sqrt()[:, None]
@@ -169,7 +206,7 @@ class ColumnSpectra:
             products *= multiplicity[start : start + step, None, None, None]
             if self.cells.shared_channels:
                 products = products.sum(1, keepdim=True)
-            moments.index_add_(0, index[start : start + step], products)
+            moments.index_add_(0, index[start : start + step], products.cpu())
 
 
 def window_weights(

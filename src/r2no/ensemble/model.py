@@ -13,6 +13,7 @@ from r2no.ensemble.blocks import Fold, StreamBlocks
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import CellWeights, Composition
 from r2no.ensemble.gram import ColumnSpectra, GramSums
+from r2no.ensemble.nested import NestedFit, solve_nested
 from r2no.ensemble.ridge import RIDGE_GRID, quadratic_error, ridge_path
 from r2no.errors import ConfigError, EmptySplitError, NotFittedError, ShapeError
 from r2no.spectral import FourierCells
@@ -42,7 +43,9 @@ class SpectralEnsemble:
 
     Args:
         cells: The partition.
-        ridge: A penalty λ, or "auto" to choose from ``ridge_grid`` on held-out blocks.
+        ridge: A penalty λ; "auto" to choose one from ``ridge_grid`` on held-out blocks (the
+            published way); or "nested" to shrink every cell towards a coarser parent, with
+            penalties, refinements and verdict decided on held-out blocks.
         measured: Channels that the target really holds; the others stay those of the source.
         weight_exponent: p of the window weight ‖y‖^-p; 0, 1 (default) or 2.
         base_column: Whether cells may also shrink the source (column -h_0).
@@ -51,7 +54,8 @@ class SpectralEnsemble:
 
     Attributes:
         weights_: (cell, channel, column), after :meth:`fit`.
-        ridge_: The penalty used.
+        ridge_: The penalty used (``None`` for a nested fit, which has one per level).
+        nested_: What a nested fit decided.
         ridge_scores_: Held-out error of each candidate, when chosen.
         columns_: Number, order and meaning of the columns.
         sums_: The Gram sums, from which everything above follows.
@@ -60,7 +64,7 @@ class SpectralEnsemble:
     def __init__(
         self,
         cells: FourierCells,
-        ridge: Number | Literal["auto"] = "auto",
+        ridge: Number | Literal["auto", "nested"] = "auto",
         measured: Sequence[int] = (0,),
         *,
         weight_exponent: Number = 1,
@@ -69,7 +73,7 @@ class SpectralEnsemble:
         ridge_grid: Sequence[Number] = RIDGE_GRID,
     ) -> None:
         self.cells = cells
-        self.ridge = ridge if ridge == "auto" else float(ridge)
+        self.ridge = ridge if isinstance(ridge, str) else float(ridge)
         self.measured = tuple(int(channel) for channel in measured)
         self.weight_exponent = float(weight_exponent)
         self.base_column = base_column
@@ -77,6 +81,7 @@ class SpectralEnsemble:
         self.ridge_grid = tuple(float(value) for value in ridge_grid)
         self.weights_: Tensor | None = None
         self.ridge_: float | None = None
+        self.nested_: NestedFit | None = None
         self.ridge_scores_: dict[float, float] = {}
         self.columns_: Columns | None = None
         self.sums_: GramSums | None = None
@@ -152,25 +157,37 @@ class SpectralEnsemble:
                 for block, group in blocks.assign(batch.source.shape[0]):
                     blocks.add(spectra.sums(group, 1, self.weight_exponent), block)
             else:
-                part = spectra.sums(batch.group, num_groups, self.weight_exponent)
-                total = part if total is None else total + part
+                if total is None:
+                    total = GramSums.zeros(columns, self.cells, len(self.measured), num_groups)
+                total = total.with_groups(int(batch.group.max()) + 1)
+                spectra.add_to(total, batch.group, self.weight_exponent)
         if total is not None:
             return total, folds
         return blocks.finish()
 
     def solve(self, sums: GramSums, ridge: Number | None = None) -> "SpectralEnsemble":
-        """Choose the penalty on the folds (when "auto") and solve (M7) on all groups."""
+        """Choose penalties on the folds (unless one is given) and solve (M7) on all groups."""
         self.sums_ = sums
         whole = sums.total()
         if float(whole.windows[0]) == 0:
             raise EmptySplitError(
                 "`batches` held no windows, so there is nothing to fit. Give at least one."
             )
+        if ridge is None and self.ridge == "nested":
+            self.nested_ = solve_nested(sums, self.folds_, self.cells)
+            self._set_weights(self._justified(self.nested_))
+            return self
         if ridge is None:
             ridge = self._choose_ridge(sums) if self.ridge == "auto" else float(self.ridge)
         self.ridge_ = float(ridge)
-        self._set_weights(ridge_path(whole.moments[0], [ridge])[0])
+        self._set_weights(ridge_path(whole.moments[0], [self.ridge_])[0])
         return self
+
+    @staticmethod
+    def _justified(nested: NestedFit) -> Tensor:
+        """The nested weights, or zeros (the source) where the verdict is to keep it."""
+        deploy = nested.verdict.decision == "deploy"
+        return nested.weights if deploy else torch.zeros_like(nested.weights)
 
     def _choose_ridge(self, sums: GramSums) -> float:
         """Lowest held-out error over the folds; in a tie the larger penalty."""
@@ -200,18 +217,24 @@ class SpectralEnsemble:
         return self.solve(mine + theirs)
 
     def derive(
-        self, *, members: int | None = None, cells: FourierCells | None = None
+        self,
+        *,
+        members: int | None = None,
+        cells: FourierCells | None = None,
+        ridge: Number | Literal["auto", "nested"] | None = None,
     ) -> "SpectralEnsemble":
-        """The ensemble of fewer members or of a coarser partition, from the same sums.
+        """The ensemble of fewer members, a coarser partition or another ridge, from these sums.
 
         No new pass over the data: sub-blocks and sums of the Gram matrices are Gram matrices.
 
         Args:
             members: Keep the first so many members.
             cells: A partition each of whose cells is a union of cells of this one.
+            ridge: Another way to penalise.
         """
         columns, sums = self._columns(), self._sums()
-        smaller = SpectralEnsemble(cells or self.cells, **self._settings())
+        changes = {} if ridge is None else {"ridge": ridge}
+        smaller = SpectralEnsemble(cells or self.cells, **{**self._settings(), **changes})
         smaller.folds_ = self.folds_
         kept = columns.members if members is None else members
         if not 1 <= kept <= columns.members:
@@ -227,10 +250,10 @@ class SpectralEnsemble:
     @property
     def held_out_score(self) -> float:
         """Held-out error of the chosen penalty, for comparing partitions fitted on one split."""
+        if self.nested_ is not None:
+            return float((self.nested_.before - self.nested_.gains).sum())
         if not self.ridge_scores_ or self.ridge_ is None:
-            raise NotFittedError(
-                "Only an ensemble fitted with `ridge='auto'` has a held-out score."
-            )
+            raise NotFittedError("An ensemble with a given penalty has no held-out score.")
         return self.ridge_scores_[self.ridge_]
 
     # -- prediction ---------------------------------------------------------------------------
@@ -274,20 +297,33 @@ class SpectralEnsemble:
 
     # -- files --------------------------------------------------------------------------------
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON-able settings from which :meth:`from_state` rebuilds the ensemble."""
+    def state(self, *, sums: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON-able settings from which :meth:`from_state` rebuilds the ensemble.
+
+        Without ``sums`` the file is small and predicts the same, but can no longer be merged,
+        derived from or refitted.
+        """
         columns = self._columns()
         assert self.weights_ is not None
         cell_tensors, cell_settings = self.cells.state()
         tensors = {"weights": self.weights_, **{f"cells.{k}": v for k, v in cell_tensors.items()}}
-        if self.sums_ is not None:
-            tensors |= {"moments": self.sums_.moments, "windows": self.sums_.windows}
+        if sums and self.sums_ is not None:
+            packed = self.sums_.packed(self.cells.occupied)
+            tensors |= {f"sums.{k}": v for k, v in packed.items()}
+        if self.nested_ is not None:
+            nested = self.nested_
+            tensors |= {
+                "nested": nested.weights,
+                "gains": nested.gains,
+                "before": nested.before,
+            }
         settings = {
             "format": _FORMAT,
             "cells": cell_settings,
             "columns": [columns.members, list(columns.depths), columns.base],
             "ensemble": self._settings(),
             "ridge_": self.ridge_,
+            "nested_": None if self.nested_ is None else self.nested_.decisions(),
             "ridge_scores_": [[k, v] for k, v in self.ridge_scores_.items()],
             "folds_": [[list(fit), list(score)] for fit, score in self.folds_],
         }
@@ -304,9 +340,13 @@ class SpectralEnsemble:
         ensemble.ridge_ = settings["ridge_"]
         ensemble.ridge_scores_ = dict(settings["ridge_scores_"])
         ensemble.folds_ = tuple((tuple(a), tuple(b)) for a, b in settings["folds_"])
-        if "moments" in tensors:
-            ensemble.sums_ = GramSums(tensors["moments"], tensors["windows"])
+        if "sums.triangles" in tensors:
+            packed = {k[5:]: v for k, v in tensors.items() if k.startswith("sums.")}
+            ensemble.sums_ = GramSums.unpacked(packed)
         ensemble._set_weights(tensors["weights"])
+        if settings["nested_"] is not None:
+            parts = (tensors[name] for name in ("nested", "gains", "before"))
+            ensemble.nested_ = NestedFit.from_decisions(settings["nested_"], *parts)
         return ensemble
 
     def save(self, path: PathLike) -> None:
@@ -354,8 +394,10 @@ class SpectralEnsemble:
         return self.sums_
 
     def _validate(self) -> None:
-        if self.ridge != "auto" and not float(self.ridge) >= 0:
-            raise ConfigError(f"`ridge` must be 'auto' or a number >= 0, but got {self.ridge!r}.")
+        if self.ridge not in ("auto", "nested") and not float(self.ridge) >= 0:
+            raise ConfigError(
+                f"`ridge` must be 'auto', 'nested' or a number >= 0, but got {self.ridge!r}."
+            )
         if self.weight_exponent < 0:
             raise ConfigError(f"`weight_exponent` must be >= 0, got {self.weight_exponent}.")
 

@@ -46,11 +46,11 @@ class DemoSettings:
 
     def pretrain(self) -> TrainSettings:
         """Pretraining on the simulated wake."""
-        return self._backbone(updates=60 if self.quick else 240, lr=4e-3)
+        return self._backbone(updates=60 if self.quick else 160, lr=4e-3)
 
     def finetune(self) -> TrainSettings:
         """Finetuning on the stand-in for measurements."""
-        return self._backbone(updates=40 if self.quick else 140, lr=2e-3)
+        return self._backbone(updates=40 if self.quick else 100, lr=2e-3)
 
     def _backbone(self, *, updates: int, lr: float) -> TrainSettings:
         return TrainSettings(
@@ -66,7 +66,7 @@ class DemoSettings:
         )
 
     def adapt(self) -> AdaptSettings:
-        """Repair modules sized for two cores; the partition is chosen on the fit split."""
+        """Repair modules sized for two cores; cells shrink as the fit split demands."""
         train = TrainSettings(
             epochs=None,
             updates=40 if self.quick else 200,
@@ -80,7 +80,7 @@ class DemoSettings:
             members=self.members,
             seed=42 + 100 * self.seed,
             repair=repair,
-            ensemble=EnsembleSettings(radial=32, angular=16),
+            ensemble=EnsembleSettings(radial=128, angular=16),
         )
 
 
@@ -106,7 +106,7 @@ def run_demo(
         folder=work,
         reporter=reporter,
     )
-    chosen = readouts(model)
+    chosen = {**readouts(model), "r2no_published": model.ensemble.derive(ridge="auto")}
     fields = model.fields
     persistence = Persistence(fields.horizon_frames, len(fields.channels))
     scores, errors = score_readouts(
@@ -185,10 +185,12 @@ def _results(
             "angular": ensemble.cells.angular,
             "occupied_cells": int(ensemble.cells.occupied.sum()),
             "ridge": ensemble.ridge_,
+            "nested": None if ensemble.nested_ is None else ensemble.nested_.decisions(),
+            "verdict": None if ensemble.nested_ is None else asdict(ensemble.nested_.verdict),
             "held_out_error": ensemble.held_out_score,
         }
-        for name, ensemble in {**chosen, "finest": model.published}.items()
-        if ensemble.ridge_scores_
+        for name, ensemble in chosen.items()
+        if ensemble.sums_ is not None
     }
     return {
         "readouts": scores,
@@ -218,7 +220,7 @@ def _figures(
 ) -> None:
     window = collate([test[len(test) // 2]])
     source = model.source(window.history)
-    best = list(chosen)[-1]
+    best = f"r2no_m{len(model.trajectories.modules)}"
     parts = {name: chosen[name].compose(source) for name in ("irno_selected", best)}
     for member, depth, iterate in model.trajectories(window.history, source):
         for composition in parts.values():

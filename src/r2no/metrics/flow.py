@@ -47,14 +47,14 @@ def kinetic_sums(
     """
     batch, channel, time, height, width = error.shape
     if channel < 2:
-        return KineticSums(error.new_zeros(()), error.new_tensor(float(batch * height * width)))
+        return KineticSums(error.new_zeros(()), error.new_full((), batch * height * width))
     error, target = error[:, :2], target[:, :2]
     out = None if scratch is None else scratch[:, :2]
     both = torch.add(error, target, alpha=2, out=out)  # p + y
     sums, products = both.sum(2) * error.sum(2), both.mul_(error).sum(2)
     if mask is None:
         covariance = (products - sums / time).sum(1) / time
-        return KineticSums(covariance.abs().sum() / 2, error.new_tensor(float(covariance.numel())))
+        return KineticSums(covariance.abs().sum() / 2, error.new_full((), covariance.numel()))
     frames = mask[:, :2].sum(2).to(error)
     covariance = (products - sums / frames.clamp(min=1)) / frames.clamp(min=1)
     seen = (frames > 0).all(1)

@@ -77,9 +77,8 @@ def _merge_spread(
 
 
 def _square_norms(values: Field) -> Float[Tensor, " batch"]:
-    """‖·‖² of each window; a matrix product, since it needs no temporary field."""
-    rows = values.flatten(1)
-    return (rows[:, None, :] @ rows[:, :, None]).flatten()
+    """‖·‖² of each window, by dot products, which need no temporary field."""
+    return torch.stack([torch.dot(row, row) for row in values.flatten(1)])
 
 
 def pointwise_sums(
@@ -100,7 +99,7 @@ def pointwise_sums(
     squared, energy = _square_norms(error), _square_norms(target)
     if mask is None:
         measured = torch.full_like(squared, error[0].numel())
-        visits = measured.new_tensor(float(len(error)))
+        visits = measured.new_full((), len(error))
         mean, spread = target[0], visits.new_zeros(())  # all there is to one window
         if len(error) > 1:
             mean = target.mean(0)

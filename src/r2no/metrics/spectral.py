@@ -98,27 +98,30 @@ def cached_shells(axes: _Window3, device: torch.device) -> Shells:
 
 def _separable_products(
     values: Float[Tensor, "batch channel time height width"], shells: Shells
-) -> tuple[Float[Tensor, "batch channel time"], Float[Tensor, "8 i k batch channel j"]]:
+) -> tuple[Float[Tensor, "batch channel time"], Float[Tensor, "8 i j k batch channel"]]:
     """Cosine and sine coefficients R over width, height, then time.
+
+    Each product transforms the last axis and brings the result to the front, so the next axis
+    is last in turn and nothing is copied.
 
     Returns:
         The sums over height and width of each frame, and R. Its first axis runs over cosine and
-        sine along time, width and height, the last fastest: ccc, ccs, csc, css, scc, ...
+        sine along time, height and width, the last fastest: ccc, ccs, csc, css, scc, ...
     """
     along_time, along_height, along_width = shells.bases
     batch, channel, time, height, width = values.shape
     rows = along_width @ values.reshape(-1, width).T
-    rows = rows.reshape(-1, height) @ along_height.T
-    rows = rows.reshape(len(along_width), batch, channel, time, len(along_height))
-    products = along_time @ rows.movedim(3, 0).reshape(time, -1)
+    rows = along_height @ rows.reshape(-1, height).T
+    frames = rows[0, : batch * channel * time].reshape(batch, channel, time)
+    products = along_time @ rows.reshape(-1, time).T
     i, j, k = shells.index.shape
-    products = products.reshape(2, i, 2, k, batch, channel, 2, j).permute(0, 2, 6, 1, 3, 4, 5, 7)
-    return rows[0, ..., 0], products.flatten(0, 2)
+    products = products.reshape(2, i, 2, j, 2, k, batch, channel).permute(0, 2, 4, 1, 3, 5, 6, 7)
+    return frames, products.flatten(0, 2)
 
 
 def _octant_energy(
-    products: Float[Tensor, "8 i k batch channel j"],
-) -> Float[Tensor, "i k batch channel j"]:
+    products: Float[Tensor, "8 i j k batch channel"],
+) -> Float[Tensor, "i j k batch channel"]:
     """|F(i, j, k)|² of each window, F = Σ e Π (cos - i sin) over the three axes."""
     ccc, ccs, csc, css, scc, scs, ssc, sss = products
     real: Tensor = ccc - css - scs - ssc
@@ -127,23 +130,21 @@ def _octant_energy(
 
 
 def _full_energy(
-    products: Float[Tensor, "8 i k batch channel j"], shells: Shells
-) -> Float[Tensor, "i k batch channel j"]:
+    products: Float[Tensor, "8 i j k batch channel"], shells: Shells
+) -> Float[Tensor, "i j k batch channel"]:
     """Σ over the signs of (i, j, k) of |F|² = multiplicity · Σ R².
 
     The mixed terms of |F|² change sign with an index and cancel over its two signs.
     """
-    multiplicity = shells.multiplicity.transpose(1, 2)[:, :, None, None, :]
-    return products.square().sum(0).mul_(multiplicity)
+    return products.square().sum(0).mul_(shells.multiplicity[..., None, None])
 
 
 def _by_shell(
-    energy: Float[Tensor, "i k batch channel j"], shells: Shells
+    energy: Float[Tensor, "i j k batch channel"], shells: Shells
 ) -> Float[Tensor, "shell channel"]:
     """Σ over windows and over the indices of each shell."""
-    total = energy.new_zeros(shells.num_shells + 1, energy.shape[3])
-    entries = energy.sum(2).transpose(2, 3).flatten(0, 2)
-    total.index_add_(0, shells.index.transpose(1, 2).flatten(), entries)
+    total = energy.new_zeros(shells.num_shells + 1, energy.shape[-1])
+    total.index_add_(0, shells.index.flatten(), energy.sum(3).flatten(0, 2))
     return total[: shells.num_shells]
 
 
@@ -164,9 +165,9 @@ def spectral_sums(
     frames, products = _separable_products(fields.flatten(0, 1), shells)
     octant = _octant_energy(products)
     return SpectralSums(
-        octant=_by_shell(octant[:, :, :batch], shells),
-        full=_by_shell(_full_energy(products[:, :, :, :batch], shells), shells),
-        target=_by_shell(octant[:, :, batch:], shells),
+        octant=_by_shell(octant[..., :batch, :], shells),
+        full=_by_shell(_full_energy(products[..., :batch, :], shells), shells),
+        target=_by_shell(octant[..., batch:, :], shells),
         frequency=torch.fft.fft(frames[:batch].sum(1), dim=1).abs().sum(),
     )
 

@@ -1,0 +1,177 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from r2no import FourierCells, SpectralEnsemble
+from r2no.ensemble import FitBatch, quadratic_error, solve_nested
+from r2no.ensemble.nested import recentre
+from r2no.ensemble.verdict import judge
+from r2no.errors import ConfigError, EmptySplitError
+from tests.ensemble.test_model import problem
+
+GRID = (12, 14)
+CELLS = FourierCells.polar(GRID, radial=8, angular=4)
+FOLDS = tuple(
+    (tuple(g for g in range(6) if g not in pair), pair) for pair in ((0, 1), (2, 3), (4, 5))
+)
+
+
+def grouped(data, groups=6):
+    source, iterates, target = data
+    group = torch.arange(len(source)) * groups // len(source)
+    return [FitBatch(source, iterates, target, None, group)]
+
+
+def nested(data, cells=CELLS, **more):
+    model = SpectralEnsemble(cells, "nested", (0, 2), weight_exponent=0, **more)
+    return model.fit(grouped(data), folds=FOLDS)
+
+
+def structured(seed, windows, noise):
+    """Targets composed with weights that differ in every fine cell, plus noise."""
+    source, iterates, _ = problem(seed=seed, grid=GRID, windows=windows, members=1, depths=2)
+    generator = torch.Generator().manual_seed(99)  # the weights, the same for every seed
+    weights = torch.randn(CELLS.num_cells, 2, 3, generator=generator, dtype=torch.float64)
+    truth = SpectralEnsemble(CELLS, 0.0, (0, 2)).fit([(source, iterates, source)])
+    truth._set_weights(weights)
+    target = truth.predict(source, iterates)
+    return (
+        source,
+        iterates,
+        target
+        + noise
+        * torch.randn(
+            target.shape, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64
+        ),
+    )
+
+
+def rmse(model, data):
+    source, iterates, target = data
+    return float((model.predict(source, iterates) - target)[..., [0, 2]].square().mean().sqrt())
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_recentred_moments_measure_the_error_left_over(seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(9, 5, generator=generator, dtype=torch.float64)
+    start, move = torch.randn(2, 4, generator=generator, dtype=torch.float64)
+    moments = rows.T @ rows
+    torch.testing.assert_close(
+        quadratic_error(recentre(moments, start), move), quadratic_error(moments, start + move)
+    )
+
+
+def test_plentiful_data_reach_the_fine_partitions_error():
+    """Weights differ in every fine cell: the tree must not merely smooth."""
+    train, test = structured(0, 120, 0.3), structured(1, 40, 0.3)
+    auto = nested(train)
+    flat = auto.derive(ridge="auto")
+    assert rmse(auto, test) <= 1.005 * rmse(flat, test)
+    assert auto.nested_.levels[-1] == (8, 4)
+    assert auto.nested_.verdict.decision == "deploy"
+
+
+def test_scarce_data_are_not_overfitted():
+    train, test = structured(2, 6, 3.0), structured(3, 40, 3.0)
+    auto = nested(train)
+    source = rmse(
+        SpectralEnsemble.from_weights(torch.zeros(3), auto.columns_, CELLS, measured=(0, 2)), test
+    )
+    assert rmse(auto, test) <= min(1.01 * source, rmse(auto.derive(ridge=1e-8), test))
+
+
+def test_repairs_without_information_keep_the_source():
+    kept = 0
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(1000 + seed)
+        source, iterates, _ = problem(seed=seed, grid=GRID, windows=12, members=1)
+        noise = torch.randn(source.shape, generator=generator, dtype=torch.float64)
+        iterates = source + torch.randn(iterates.shape, generator=generator, dtype=torch.float64)
+        model = nested((source, iterates, source + noise))
+        kept += model.nested_.verdict.decision == "keep the source"
+        if model.nested_.verdict.decision == "keep the source":
+            assert torch.equal(model.predict(source, iterates), source)
+    assert kept >= 19
+
+
+def test_infinite_penalties_leave_the_source_at_every_level():
+    model = nested(structured(0, 12, 0.3))
+    fit = solve_nested(model.sums_, FOLDS, CELLS, grid=(math.inf,))
+    assert fit.levels == ()
+    assert torch.equal(fit.weights, torch.zeros_like(fit.weights))
+    assert torch.equal(fit.gains, torch.zeros_like(fit.gains))
+
+
+def test_a_single_shared_cell_is_plain_ridge():
+    data = problem(grid=GRID, windows=30)
+    cells = FourierCells.single(GRID)
+    model = nested(data, cells)
+    plain = model.derive(ridge=model.nested_.penalties[0])
+    torch.testing.assert_close(model.nested_.weights, plain.weights_)
+    assert model.nested_.levels == ((1, 1),)
+
+
+def test_held_out_gains_are_those_of_fits_without_the_block():
+    """Refit the chosen levels by hand without the first two blocks and score them there."""
+    data = structured(0, 30, 0.3)
+    model = nested(data)
+    found = model.nested_
+    fit = tuple(g for g in range(6) if g > 1)
+    part = SpectralEnsemble(CELLS, "nested", (0, 2), weight_exponent=0)
+    part.columns_, part.folds_ = model.columns_, FOLDS
+    from r2no.ensemble.nested import _Search
+
+    search = _Search(model.sums_.total(fit), [((0,), (0,))], CELLS, (1.0,))
+    weights = search.refit(found.levels, found.penalties)
+    for block in (0, 1):
+        moments = model.sums_.total((block,)).moments[0]
+        gain = (moments[..., -1, -1] - quadratic_error(moments, weights)).sum()
+        torch.testing.assert_close(found.gains[block], gain)
+
+
+def test_nested_fit_survives_saving_and_deriving(tmp_path):
+    data = structured(0, 30, 0.3)
+    model = nested(data)
+    model.save(tmp_path / "n.safetensors")
+    again = SpectralEnsemble.load(tmp_path / "n.safetensors")
+    assert torch.equal(again.predict(*data[:2]), model.predict(*data[:2]))
+    assert again.nested_.verdict == model.nested_.verdict
+    assert again.nested_.decisions() == model.nested_.decisions()
+    torch.testing.assert_close(again.derive(ridge="nested").weights_, model.weights_)
+
+
+def test_merged_nested_fits_equal_the_pooled_one():
+    first, second = structured(0, 30, 0.3), structured(5, 30, 0.3)
+    pooled = SpectralEnsemble(CELLS, "nested", (0, 2), weight_exponent=0)
+    pooled.fit([*grouped(first), *grouped(second)], folds=FOLDS)
+    merged = nested(first).merge(nested(second))
+    torch.testing.assert_close(merged.weights_, pooled.weights_, rtol=1e-8, atol=1e-10)
+
+
+def test_too_few_windows_are_named():
+    source, iterates, target = structured(0, 2, 0.3)
+    with pytest.raises(EmptySplitError, match="nested"):
+        SpectralEnsemble(CELLS, "nested", (0, 2)).fit([(source, iterates, target)])
+
+
+def test_only_polar_partitions_nest():
+    own = FourierCells(GRID, CELLS.index, CELLS.multiplicity, CELLS.num_cells)
+    with pytest.raises(ConfigError, match="polar"):
+        nested(structured(0, 12, 0.3), own)
+
+
+def test_verdict_needs_agreement_of_the_blocks():
+    before = torch.ones(6).double()
+    clear = judge(torch.tensor([0.2, 0.21, 0.19, 0.2, 0.22, 0.18]).double(), before)
+    assert clear.decision == "deploy"
+    assert clear.gain == pytest.approx(1 - math.sqrt(0.8))
+    assert clear.interval[0] < clear.gain < clear.interval[1]
+    mixed = judge(torch.tensor([0.9, -0.5, 0.4, -0.3, 0.1, -0.2]).double(), before)
+    assert mixed.decision == "keep the source"
+    assert judge(torch.tensor([0.5]).double(), torch.ones(1).double()).decision == "keep the source"
+    assert "keep the source" in str(mixed)
