@@ -250,3 +250,60 @@ def test_gaps_have_no_influence_on_fit_or_score():
     assert torch.equal(found[0][0], found[2][0])
     assert found[0][1] == found[1][1] == found[2][1]
     assert np.isfinite(found[0][1])
+
+
+def test_budget_falls_with_evaluations_and_ends_at_the_model_itself(model):
+    points = model.budget()
+    assert {(p.members, p.depth) for p in points} == {(m, d) for m in (1, 2) for d in (1, 2, 3)}
+    assert all(p.evaluations == p.members * p.depth for p in points)
+    nested = model.ensemble.nested_
+    whole = float(((nested.before - nested.gains).sum() / nested.before.sum()).sqrt())
+    assert points[-1].error == pytest.approx(whole)
+
+
+def test_truncated_model_equals_one_fitted_to_fewer_columns(model, splits):
+    cheap = model.truncate(evaluations=2)
+    assert len(cheap.trajectories.modules) * cheap.trajectories.steps <= 2
+    expected = model.ensemble.derive(
+        members=len(cheap.trajectories.modules), depth=cheap.trajectories.steps
+    )
+    assert torch.equal(cheap.ensemble.weights_, expected.weights_)
+    history = collate([splits["test"][0]]).history
+    assert cheap.predict(history).shape == model.predict(history).shape
+    assert cheap.evaluate(splits["test"])["rmse"] > 0
+
+
+def test_learning_curve_shows_blocks_windows_and_spread(model):
+    points = model.learning_curve(repeats=3)
+    assert [point.blocks for point in points] == list(range(1, len(points) + 1))
+    assert [point.windows for point in points] == sorted(point.windows for point in points)
+    assert points[-1].error < 1.01 * points[0].error
+    assert points[-1].spread < points[0].spread
+
+
+def test_merged_sites_equal_the_pooled_fit(model, splits):
+    """Two sites with the same source and modules against one fit on all their windows."""
+    fit = splits["fit"]
+    parts = [fit.subset([0, 1]), fit.subset([2, 3])]
+    sites = []
+    for part in parts:
+        site = r2no.adaptation.update(model, part)
+        sites.append(site)
+    one = sites[0].ensemble.sums_.total().moments
+    expected = model.ensemble.sums_.total().moments
+    sums = [site.ensemble.sums_.total().moments - expected for site in sites]
+    torch.testing.assert_close(sums[0] + sums[1], expected, rtol=1e-8, atol=1e-10)
+    assert one.shape == expected.shape
+    assert sites[0].fit_errors.windows == len(fit) + len(parts[0])
+
+
+def test_merge_refuses_other_sources_and_modules(model, splits):
+    from dataclasses import replace
+
+    other = replace(model, provenance={**model.provenance, "source": "another"})
+    with pytest.raises(FingerprintError, match="source"):
+        model.merge(other)
+    fewer = model.truncate(evaluations=3)
+    if len(fewer.trajectories.modules) == 1:
+        with pytest.raises(FingerprintError, match="modules"):
+            model.merge(fewer)

@@ -1,6 +1,6 @@
 """Adaptation end to end: frozen source, repair modules, spectral ensemble, readouts (M3-M9)."""
 
-from r2no.adaptation.adapt import adapt
+from r2no.adaptation.adapt import adapt, update
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.adaptation.model import AdaptedModel, load
 from r2no.adaptation.readouts import readouts, score_readouts
@@ -16,4 +16,5 @@ __all__ = [
     "load",
     "readouts",
     "score_readouts",
+    "update",
 ]

@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,28 @@ def fit_ensemble(
     )
     ensemble.solve(sums)
     return (ensemble if chosen.cells == "published" else ensemble.derive(ridge="nested")), errors
+
+
+def update(
+    model: AdaptedModel, windows: Windows, *, reporter: Reporter | None = None
+) -> AdaptedModel:
+    """Add new fit data to a model: one pass over ``windows``, then the sums are pooled."""
+    reporter = reporter or Reporter(quiet=True)
+    _common_fields(windows, windows)
+    if windows.fields != model.fields:
+        raise GridMismatchError(
+            "`windows` must have the model's grid, frames and channels, but got "
+            f"{windows.fields} instead of {model.fields}."
+        )
+    with tempfile.TemporaryDirectory(prefix="r2no-") as work:
+        cache = cached_source(
+            model.source, windows, work, batch_size=model.settings.batch_size, reporter=reporter
+        )
+        ensemble, errors = fit_ensemble(
+            model.trajectories, windows, cache, model.settings, reporter
+        )
+    provenance = {**model.provenance, "fit": windows.fingerprint}
+    return model.merge(replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance))
 
 
 class _Frozen:

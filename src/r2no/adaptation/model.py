@@ -1,7 +1,7 @@
 """AdaptedModel: a frozen source, its repair modules and the ensemble that composes them."""
 
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,16 @@ from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.trajectories import Trajectories
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Windows, batches
-from r2no.ensemble import DepthErrors, SpectralEnsemble, Verdict
+from r2no.ensemble import (
+    BudgetPoint,
+    DepthErrors,
+    LearningPoint,
+    SpectralEnsemble,
+    Verdict,
+    budget,
+    cheapest,
+    learning_curve,
+)
 from r2no.errors import FileDamagedError, FingerprintError, ShapeError
 from r2no.metrics import Accumulator
 from r2no.repair import RepairUNet
@@ -79,6 +88,70 @@ class AdaptedModel:
     def verdict(self) -> Verdict | None:
         """Deploy or keep the source, with the evidence; ``None`` for a published fit."""
         return None if self.ensemble.nested_ is None else self.ensemble.nested_.verdict
+
+    def budget(self) -> list[BudgetPoint]:
+        """Held-out error against evaluations of the repair module, from the sums alone."""
+        return budget(self.ensemble)
+
+    def learning_curve(self, *, repeats: int = 8) -> list[LearningPoint]:
+        """How much fit data the weights need: held-out error against windows, with spread."""
+        return learning_curve(self.ensemble, repeats=repeats)
+
+    def truncate(self, evaluations: int) -> "AdaptedModel":
+        """The model of lowest held-out error that evaluates the module at most so often."""
+        point = cheapest(self.budget(), evaluations)
+        loops = replace(
+            self.trajectories,
+            modules=self.trajectories.modules[: point.members],
+            steps=point.depth,
+            _fast=[],
+        )
+        errors = replace(
+            self.fit_errors,
+            squared=self.fit_errors.squared[: point.members, : point.depth + 1],
+        )
+        repair = self.settings.repair.model_copy(update={"steps": point.depth})
+        update = {"members": point.members, "repair": repair}
+        ensemble = self.ensemble.derive(members=point.members, depth=point.depth)
+        return replace(
+            self,
+            trajectories=loops,
+            ensemble=ensemble,
+            fit_errors=errors,
+            settings=self.settings.model_copy(update=update),
+        )
+
+    def merge(self, other: "AdaptedModel") -> "AdaptedModel":
+        """Pool the fit with that of another site: same frozen source, same modules, other data.
+
+        Only sums travel, no fields; see the documentation for what they reveal.
+        """
+        for name, mine, theirs in (
+            ("source", self.provenance["source"], other.provenance["source"]),
+            ("repair modules", self._modules_fingerprint(), other._modules_fingerprint()),
+        ):
+            if mine != theirs:
+                raise FingerprintError(
+                    f"`other` has another {name}, so its sums describe other columns. Merge fits "
+                    "of one source and one set of modules."
+                )
+        pooled = self.ensemble.derive().merge(other.ensemble)
+        provenance = {
+            **self.provenance,
+            "merged": [self.provenance["fit"], other.provenance["fit"]],
+        }
+        errors = replace(
+            self.fit_errors,
+            squared=self.fit_errors.squared + other.fit_errors.squared,
+            windows=self.fit_errors.windows + other.fit_errors.windows,
+        )
+        return replace(self, ensemble=pooled, fit_errors=errors, provenance=provenance)
+
+    def _modules_fingerprint(self) -> str:
+        states = [dict(module.state_dict()) for module in self.trajectories.modules]
+        of = self.trajectories.of_history, self.trajectories.of_field
+        statistics = [part for one in of for part in (one.shift, one.scale)]
+        return storage.fingerprint(states, statistics, self.trajectories.step_size)
 
     def evaluate(self, windows: Windows, *, reporter: Reporter | None = None) -> dict[str, float]:
         """All metrics over a split, on the measured channels."""

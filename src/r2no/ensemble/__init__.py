@@ -6,23 +6,29 @@ from r2no.ensemble.diagnostics import DepthErrors, contraction_report, selection
 from r2no.ensemble.gram import ColumnSpectra, GramSums
 from r2no.ensemble.model import FitBatch, SpectralEnsemble
 from r2no.ensemble.nested import NestedFit, solve_nested
+from r2no.ensemble.planning import BudgetPoint, LearningPoint, budget, cheapest, learning_curve
 from r2no.ensemble.retention import Retention, on_plane, retention
 from r2no.ensemble.ridge import RIDGE_GRID, quadratic_error, ridge_path
 from r2no.ensemble.verdict import Verdict
 
 __all__ = [
     "RIDGE_GRID",
+    "BudgetPoint",
     "ColumnSpectra",
     "Columns",
     "Composition",
     "DepthErrors",
     "FitBatch",
     "GramSums",
+    "LearningPoint",
     "NestedFit",
     "Retention",
     "SpectralEnsemble",
     "Verdict",
+    "budget",
+    "cheapest",
     "contraction_report",
+    "learning_curve",
     "on_plane",
     "quadratic_error",
     "retention",

@@ -76,3 +76,19 @@ class StreamBlocks:
         groups = [stacked.total(tuple(part)) for part in parts]
         moments = torch.cat([group.moments for group in groups])
         return GramSums(moments, torch.cat([group.windows for group in groups])), folds
+
+
+def join_folds(
+    first: tuple[Fold, ...], second: tuple[Fold, ...], *, offset: int
+) -> tuple[Fold, ...]:
+    """Fold k of both plans together, the groups of the second numbered from ``offset`` on.
+
+    Where only one side has folds, those are kept.
+    """
+    moved = tuple(
+        (tuple(g + offset for g in fit), tuple(g + offset for g in score)) for fit, score in second
+    )
+    if not first or not moved:
+        return first or moved
+    pairs = zip(first, moved, strict=False)
+    return tuple((fit + more_fit, score + more) for (fit, score), (more_fit, more) in pairs)

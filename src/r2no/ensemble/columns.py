@@ -73,10 +73,25 @@ class Columns:
             weights[-1] = 0.0
         return weights
 
-    def first_members(self, members: int) -> list[int]:
-        """Positions, among these columns, of the columns of the first ``members`` members."""
-        kept = list(range(members * len(self.depths)))
-        return [*kept, self.number - 1] if self.base else kept
+    def restricted(self, members: int | None = None, depth: int | None = None) -> "Columns":
+        """The columns of the first ``members`` members up to ``depth``; default all."""
+        kept = self.members if members is None else members
+        depths = tuple(d for d in self.depths if depth is None or d <= depth)
+        if not 1 <= kept <= self.members or not depths:
+            raise ConfigError(
+                f"`members` must lie in 1..{self.members} and `depth` reach {self.depths[0]}, but "
+                f"got members={members}, depth={depth}."
+            )
+        return Columns(kept, depths, self.base)
+
+    def positions(self, fewer: "Columns") -> list[int]:
+        """Positions, among these columns, of those of a restriction of them."""
+        kept = [
+            member * len(self.depths) + self.depths.index(depth)
+            for member in range(fewer.members)
+            for depth in fewer.depths
+        ]
+        return [*kept, self.number - 1] if fewer.base else kept
 
     def check_iterates(self, iterates: Tensor) -> None:
         """Raise unless ``iterates`` is (member, depth 1..L, ...) and covers the columns."""

@@ -68,6 +68,16 @@ class GramSums:
             )
         return GramSums(self.moments + other.moments, self.windows + other.windows)
 
+    def beside(self, other: "GramSums") -> "GramSums":
+        """Both sums, the groups of ``other`` after these; cells and columns must agree."""
+        if self.moments.shape[1:] != other.moments.shape[1:]:
+            raise ShapeError(
+                "`other` must have the same cells, channels and columns as these sums, "
+                f"{tuple(self.moments.shape[1:])}, but got {tuple(other.moments.shape[1:])}."
+            )
+        moments = torch.cat([self.moments, other.moments])
+        return GramSums(moments, torch.cat([self.windows, other.windows]))
+
     def total(self, groups: tuple[int, ...] | None = None) -> "GramSums":
         """Sum over the given groups (default: all), as one group."""
         chosen = list(range(len(self.windows))) if groups is None else list(groups)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from r2no import storage
 from r2no._types import Number, PathLike
-from r2no.ensemble.blocks import Fold, StreamBlocks
+from r2no.ensemble.blocks import Fold, StreamBlocks, join_folds
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import CellWeights, Composition
 from r2no.ensemble.gram import ColumnSpectra, GramSums
@@ -205,7 +205,10 @@ class SpectralEnsemble:
         return min(self.ridge_grid, key=lambda ridge: (self.ridge_scores_[ridge], -ridge))
 
     def merge(self, other: "SpectralEnsemble") -> "SpectralEnsemble":
-        """Add the sums fitted elsewhere on the same source and modules, and solve again."""
+        """Pool with sums fitted elsewhere on the same source and modules, and solve again.
+
+        Groups stay apart, so that held-out choices are made on the blocks of both.
+        """
         mine, theirs = self._sums(), other._sums()
         if self.columns_ != other.columns_ or self._settings() != other._settings():
             raise ShapeError(
@@ -214,33 +217,35 @@ class SpectralEnsemble:
             )
         if not torch.equal(self.cells.index, other.cells.index):
             raise ShapeError("`other` uses another partition. Fit both with the same cells.")
-        return self.solve(mine + theirs)
+        self.folds_ = join_folds(self.folds_, other.folds_, offset=len(mine.windows))
+        return self.solve(mine.beside(theirs))
 
     def derive(
         self,
         *,
         members: int | None = None,
+        depth: int | None = None,
         cells: FourierCells | None = None,
         ridge: Number | Literal["auto", "nested"] | None = None,
     ) -> "SpectralEnsemble":
-        """The ensemble of fewer members, a coarser partition or another ridge, from these sums.
+        """The ensemble of fewer columns, a coarser partition or another ridge, from these sums.
 
         No new pass over the data: sub-blocks and sums of the Gram matrices are Gram matrices.
 
         Args:
             members: Keep the first so many members.
+            depth: Keep depths up to this one.
             cells: A partition each of whose cells is a union of cells of this one.
             ridge: Another way to penalise.
         """
         columns, sums = self._columns(), self._sums()
-        changes = {} if ridge is None else {"ridge": ridge}
+        changes: dict[str, Any] = {} if ridge is None else {"ridge": ridge}
+        fewer = columns.restricted(members, depth)
+        if depth is not None:
+            changes["depths"] = fewer.depths
         smaller = SpectralEnsemble(cells or self.cells, **{**self._settings(), **changes})
-        smaller.folds_ = self.folds_
-        kept = columns.members if members is None else members
-        if not 1 <= kept <= columns.members:
-            raise ConfigError(f"`members` must lie in 1..{columns.members}, but got {members}.")
-        smaller.columns_ = Columns(kept, columns.depths, columns.base)
-        sums = sums.with_columns(columns.first_members(kept))
+        smaller.folds_, smaller.columns_ = self.folds_, fewer
+        sums = sums.with_columns(columns.positions(fewer))
         if cells is not None:
             sums = sums.with_index(_nesting(self.cells, cells), cells.num_cells)
             if cells.shared_channels and not self.cells.shared_channels:

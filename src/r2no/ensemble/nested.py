@@ -6,8 +6,8 @@ from its parent's weights and moves as far as its own sums justify,
     w_b = w_parent + (G_b + λ tr(G_b)/J I)⁻¹ (r_b - G_b w_parent),
 
 the root (left out if it does not help) starting from zero, i.e. from the source. Which partition
-comes next and its λ are chosen on held-out blocks; a level is added only if the blocks agree that it
-helps. All partitions are unions of the finest cells, so every level comes from the same sums.
+comes next and its λ are chosen on held-out blocks; a level is added only if the blocks agree that
+it helps. All partitions are unions of the finest cells, so every level comes from the same sums.
 """
 
 import math
@@ -107,6 +107,13 @@ def solve_nested(
     weights = search.refit(levels, penalties)
     before = search.source().errors
     return NestedFit(weights, tuple(levels), tuple(penalties), before - state.errors, before)
+
+
+def refit_levels(
+    sums: GramSums, finest: FourierCells, levels: Sequence[Size], penalties: Sequence[float]
+) -> Float[Tensor, "cell channel column"]:
+    """Fit given levels with given penalties on the total of ``sums``; on the finest cells."""
+    return _Search(sums, (), finest, ()).refit(levels, penalties)
 
 
 @dataclass(frozen=True, eq=False)

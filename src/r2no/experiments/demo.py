@@ -69,11 +69,11 @@ class DemoSettings:
         """Repair modules sized for two cores; cells shrink as the fit split demands."""
         train = TrainSettings(
             epochs=None,
-            updates=40 if self.quick else 200,
+            updates=40 if self.quick else 120,
             batch_size=4,
             lr=2e-3,
             schedule="cosine_update",
-            validations=4,
+            validations=3,
         )
         repair = RepairSettings(width=8, depth=3, train=train)
         return AdaptSettings(

@@ -1,0 +1,134 @@
+"""What the sums tell without another look at the data: cheaper models, value of more data.
+
+The error for the first d depths of m members follows from sub-blocks of the Gram sums, and the
+error for fewer blocks of windows from fewer groups; nothing is rolled out again.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from r2no.ensemble.gram import GramSums
+from r2no.ensemble.model import SpectralEnsemble
+from r2no.ensemble.nested import refit_levels
+from r2no.ensemble.ridge import quadratic_error, ridge_path
+from r2no.errors import ConfigError, EmptySplitError, NotFittedError
+
+
+@dataclass(frozen=True)
+class BudgetPoint:
+    """Held-out error of a cheaper model.
+
+    Attributes:
+        evaluations: Evaluations of the repair module, members times depth.
+        members: Members used.
+        depth: Depths used.
+        error: Held-out RMSE relative to the source's.
+    """
+
+    evaluations: int
+    members: int
+    depth: int
+    error: float
+
+
+@dataclass(frozen=True)
+class LearningPoint:
+    """Held-out error with part of the data.
+
+    Attributes:
+        windows: Mean number of windows fitted on.
+        blocks: Number of blocks fitted on.
+        error: Mean held-out RMSE relative to the source's.
+        spread: Standard deviation of that over the subsets.
+    """
+
+    windows: float
+    blocks: int
+    error: float
+    spread: float
+
+
+def budget(ensemble: SpectralEnsemble) -> list[BudgetPoint]:
+    """Held-out error against evaluations, for every number of members and every depth.
+
+    Levels and penalties are those of the whole ensemble.
+    """
+    columns, sums = ensemble.columns_, ensemble.sums_
+    if columns is None or sums is None:
+        raise NotFittedError("`budget` needs a fitted ensemble with its sums.")
+    points = []
+    for members in range(1, columns.members + 1):
+        for depth in columns.depths:
+            fewer = columns.restricted(members, depth)
+            part = sums.with_columns(columns.positions(fewer))
+            errors = [_fold_error(ensemble, part, fit, score) for fit, score in _folds(ensemble)]
+            points.append(BudgetPoint(fewer.evaluations, members, depth, _relative(errors)))
+    return points
+
+
+def cheapest(points: list[BudgetPoint], evaluations: int) -> BudgetPoint:
+    """The point of lowest held-out error within a number of evaluations."""
+    affordable = [point for point in points if point.evaluations <= evaluations]
+    if not affordable:
+        raise ConfigError(f"`evaluations` must be at least 1, but got {evaluations}.")
+    return min(affordable, key=lambda point: (point.error, point.evaluations))
+
+
+def learning_curve(
+    ensemble: SpectralEnsemble, *, repeats: int = 8, seed: int = 0
+) -> list[LearningPoint]:
+    """Held-out error when fitting on 1, 2, ... blocks, each drawn ``repeats`` times.
+
+    Levels and penalties are those of the whole ensemble, so the curve shows what the weights
+    need, and is a little optimistic where few blocks would also have chosen coarser levels.
+    """
+    sums = ensemble.sums_
+    if sums is None:
+        raise NotFittedError("`learning_curve` needs a fitted ensemble with its sums.")
+    generator = torch.Generator().manual_seed(seed)
+    points = []
+    for number in range(1, min(len(fit) for fit, _ in _folds(ensemble)) + 1):
+        found, windows = [], []
+        for _ in range(repeats):
+            errors = []
+            for fit, score in _folds(ensemble):
+                order = torch.randperm(len(fit), generator=generator)[:number].tolist()
+                chosen = tuple(fit[place] for place in order)
+                windows.append(float(sums.windows[list(chosen)].sum()))
+                errors.append(_fold_error(ensemble, sums, chosen, score))
+            found.append(_relative(errors))
+        values = torch.tensor(found, dtype=torch.float64)
+        spread = float(values.std()) if repeats > 1 else 0.0
+        mean_windows = sum(windows) / len(windows)
+        points.append(LearningPoint(mean_windows, number, float(values.mean()), spread))
+    return points
+
+
+def _folds(ensemble: SpectralEnsemble) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    if not ensemble.folds_:
+        raise EmptySplitError("The fit had no blocks to hold out, so there is nothing to judge by.")
+    return ensemble.folds_
+
+
+def _fold_error(
+    ensemble: SpectralEnsemble, sums: GramSums, fit: tuple[int, ...], score: tuple[int, ...]
+) -> tuple[float, float]:
+    """Held-out squared error of a refit and of the source."""
+    weights = _refit(ensemble, sums.total(fit))
+    moments = sums.total(score).moments[0]
+    return float(quadratic_error(moments, weights).sum()), float(moments[..., -1, -1].sum())
+
+
+def _refit(ensemble: SpectralEnsemble, sums: GramSums) -> Tensor:
+    if ensemble.nested_ is not None:
+        nested = ensemble.nested_
+        return refit_levels(sums, ensemble.cells, nested.levels, nested.penalties)
+    assert ensemble.ridge_ is not None
+    return ridge_path(sums.moments[0], [ensemble.ridge_])[0]
+
+
+def _relative(errors: list[tuple[float, float]]) -> float:
+    after, before = (sum(values) for values in zip(*errors, strict=True))
+    return (after / before) ** 0.5 if before > 0 else 0.0
