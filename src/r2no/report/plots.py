@@ -45,7 +45,7 @@ def plot_fields(
     low, high = float(shown.min()), float(shown.max())
     reach = float(errors.abs().max()) or 1.0
     columns = 2 * len(frames)
-    figure = Figure(figsize=(1.9 * columns + 1.4, 1.15 * len(names) + 0.9), layout="constrained")
+    figure = Figure(figsize=(1.9 * columns + 1.4, 0.9 * len(names) + 0.6), layout="constrained")
     axes = figure.subplots(len(names), columns, squeeze=False)
     for row, name in enumerate(names):
         for column, frame in enumerate(frames):
@@ -109,9 +109,10 @@ def plot_retention(
     )
     figure = Figure(figsize=(9.6, 2.9 * channels + 0.6), layout="constrained")
     axes = figure.subplots(channels, 2, squeeze=False)
+    reach = max(0.05, float(found.gain.nan_to_num(0.0).abs().max()))
     panels = (
         (found.change, "size of the repair / source (0 keeps the source)", "viridis", (0.0, 1.0)),
-        (found.gain, "share of the source's error removed (fit split)", "PuOr", (-1.0, 1.0)),
+        (found.gain, "share of the source's squared error removed", "PuOr", (-reach, reach)),
     )
     for row in range(channels):
         for column, (values, title, colours, (low, high)) in enumerate(panels):
