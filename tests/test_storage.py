@@ -66,3 +66,12 @@ def test_fingerprint_sees_values_shapes_and_names():
     array = np.arange(24.0).reshape(2, 3, 4)
     assert storage.fingerprint(array) == storage.fingerprint(array.copy())
     assert storage.fingerprint(array) != storage.fingerprint(array + 1)
+
+
+def test_tied_tensors_are_written_under_each_name(tmp_path):
+    tied = torch.randn(3)
+    storage.save_tensors(tmp_path / "x", {"a": tied, "b": tied, "c": tied[1:]})
+    loaded, _ = storage.load_tensors(tmp_path / "x")
+    assert torch.equal(loaded["a"], tied)
+    assert torch.equal(loaded["b"], tied)
+    assert torch.equal(loaded["c"], tied[1:])

@@ -87,8 +87,17 @@ def read_json(path: PathLike) -> Any:
 def save_tensors(
     path: PathLike, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None
 ) -> None:
-    """Write tensors and JSON-able ``metadata`` as one safetensors file, atomically."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    """Write tensors and JSON-able ``metadata`` as one safetensors file, atomically.
+
+    Tensors that share memory, such as tied weights, are written once per name.
+    """
+    plain: dict[str, Tensor] = {}
+    memory: set[int] = set()
+    for name, tensor in tensors.items():
+        value = tensor.detach().cpu().contiguous()
+        place = value.untyped_storage().data_ptr()
+        plain[name] = value.clone() if place in memory else value
+        memory.add(place)
     content = _serialise(plain, metadata={_METADATA_KEY: json.dumps(metadata or {})})
     write_bytes(path, content)
 

@@ -17,6 +17,7 @@ NAMES = {
     "global",
     "r2no_m1",
     "r2no_m2",
+    "r2no_published",
 }
 
 

@@ -187,3 +187,26 @@ def test_contradictory_lengths_are_refused():
         TrainSettings(epochs=3, updates=5)
     with pytest.raises(ValueError, match="learning_rate"):
         TrainSettings(learning_rate=1.0)
+
+
+def test_epochs_are_announced_also_after_a_resume(tmp_path):
+    def run(problem, seen):
+        return optimise(
+            problem.net,
+            problem.loss,
+            lambda: (problem.validate(), {"other": 2.0}),
+            TrainSettings(epochs=4, batch_size=5, lr=0.05),
+            size=23,
+            key="k",
+            folder=tmp_path,
+            save_seconds=0.0,
+            on_epoch=seen.append,
+        )
+
+    first, second = [], []
+    with pytest.raises(Interrupted):
+        run(Problem(stop_after=12), first)
+    result = run(Problem(), second)
+    assert (first, second) == ([0, 1, 2], [2, 3])
+    assert len(result.losses) == 20
+    assert [row["other"] for row in result.log] == [2.0] * 4

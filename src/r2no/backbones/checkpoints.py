@@ -4,7 +4,7 @@ A network is touched only after its file has been read, checked and compared in 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class CheckpointDescription:
     fits: tuple[tuple[str, str], ...]  # (system, network)
     parameters: int
     tensors: int
+    context: Mapping[str, Any] = field(default_factory=dict)  # what r2no's own format adds
 
 
 def load_checkpoint(net: nn.Module, path: PathLike) -> CheckpointRecord:
@@ -108,7 +109,9 @@ def describe(path: PathLike) -> CheckpointDescription:
             if not key.endswith(("running_mean", "running_var", "num_batches_tracked"))
         )
     record = _record(checkpoint)
-    return CheckpointDescription(record, tuple(fits), parameters, len(checkpoint.weights))
+    return CheckpointDescription(
+        record, tuple(fits), parameters, len(checkpoint.weights), checkpoint.context
+    )
 
 
 def check_finite(weights: Mapping[str, Tensor], path: PathLike) -> None:

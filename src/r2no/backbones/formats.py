@@ -37,6 +37,7 @@ class Checkpoint:
     weights: Mapping[str, Tensor]
     history: Mapping[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()  # entries that are neither weights nor history
+    context: Mapping[str, Any] = field(default_factory=dict)  # network, normalisers; r2no's only
 
 
 class InertSettings:
@@ -71,18 +72,15 @@ def write_benchmark(checkpoint: Checkpoint, target: PathLike) -> None:
 
 
 def write_safetensors(checkpoint: Checkpoint, target: PathLike) -> None:
-    """Write r2no's format: the weights, and the history and a fingerprint as metadata."""
-    weights, seen = {}, set()
-    for key, value in checkpoint.weights.items():
-        memory = value.untyped_storage().data_ptr()
-        weights[key] = value.clone() if memory in seen else value  # safetensors shares nothing
-        seen.add(memory)
+    """Write r2no's format: the weights; history, context and a fingerprint as metadata."""
+    weights = dict(checkpoint.weights)
     history = {key: _plain(value) for key, value in checkpoint.history.items()}
     metadata = {
         "kind": _KIND,
         "order": list(weights),
         "history": history,
-        "fingerprint": fingerprint(weights, list(weights), history),
+        "context": dict(checkpoint.context),
+        "fingerprint": fingerprint(weights, list(weights), history, checkpoint.context),
     }
     save_tensors(target, weights, metadata)
 
@@ -148,7 +146,8 @@ def _read_safetensors(path: Path) -> Checkpoint:
         )
     try:
         order, stored = metadata["order"], metadata["history"]
-        intact = fingerprint(weights, order, stored) == metadata["fingerprint"]
+        context = metadata.get("context", {})
+        intact = fingerprint(weights, order, stored, context) == metadata["fingerprint"]
         weights = {key: weights[key] for key in order}
         history = {key: _unplain(value) for key, value in stored.items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -157,7 +156,7 @@ def _read_safetensors(path: Path) -> Checkpoint:
         raise FileDamagedError(
             f"`{path}` is damaged: its content changed after it was written. Convert it again."
         )
-    return Checkpoint(path, "safetensors", weights, history)
+    return Checkpoint(path, "safetensors", weights, history, context=context)
 
 
 def _plain(value: Any) -> Any:

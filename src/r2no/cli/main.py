@@ -1,6 +1,7 @@
 """``r2no``: the parser, and how errors are shown."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,20 +9,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from r2no.cli import adapt, checkpoints, data, evaluate, inspect, train  # each registers itself
+from r2no.cli.app import app, console
+from r2no.ensemble import Verdict
 from r2no.errors import R2NOError
 from r2no.training import Reporter
 
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Adapt simulation-pretrained neural operators to real measurements.",
-)
-console = Console()
-
-
-@app.callback()
-def _root() -> None:
-    """Adapt simulation-pretrained neural operators to real measurements."""
+__all__ = ["adapt", "app", "checkpoints", "data", "evaluate", "inspect", "main", "train"]
 
 
 @app.command()
@@ -46,9 +40,8 @@ def demo(
     settings = DemoSettings(seed=seed, members=members, quick=quick, backbone=backbone)
     results = run_demo(out, settings, reporter=Reporter())
     console.print(_score_table(results["readouts"]))
-    for name, note in results["ensembles"].items():
-        if name.startswith("r2no"):
-            console.print(_partition_note(name, note, results["ensembles"]["finest"]))
+    for note in _ensemble_notes(results["ensembles"]):
+        console.print(note, highlight=False)
     console.print(f"Wrote {out}/results.json, figures (*.png) and the artifact {out}/wake.r2no.")
 
 
@@ -65,17 +58,29 @@ def _score_table(readouts: dict[str, dict[str, float]]) -> Table:
     return table
 
 
-def _partition_note(name: str, chosen: dict[str, Any], finest: dict[str, Any]) -> str:
-    text = (
-        f"{name}: {chosen['radial']} x {chosen['angular']} cells "
-        f"({chosen['occupied_cells']} occupied), ridge {chosen['ridge']:g}."
-    )
-    if chosen["radial"] * chosen["angular"] < finest["radial"] * finest["angular"]:
-        text += (
-            f" The finest partition tried, {finest['radial']} x {finest['angular']}, overfits this "
-            "fit split on held-out trajectories, so a coarser one was chosen there."
+def _cells_name(radial: int, angular: int) -> str:
+    return f"{radial} x {angular}" if radial else "one cell"
+
+
+def _ensemble_notes(ensembles: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """What the held-out blocks decided, and whether the published partition would overfit."""
+    published = ensembles["r2no_published"]
+    for name, found in ensembles.items():
+        if found["verdict"] is None:
+            continue
+        verdict = Verdict(**{**found["verdict"], "interval": tuple(found["verdict"]["interval"])})
+        yield f"{name}: {verdict}."
+        levels = zip(found["nested"]["levels"], found["nested"]["penalties"], strict=True)
+        steps = [f"{_cells_name(*size)} (ridge {ridge:g})" for size, ridge in levels]
+        yield "  levels: " + (" > ".join(steps) or "none")
+    best = min(found["held_out_error"] for found in ensembles.values())
+    if published["held_out_error"] > 1.02 * best:
+        excess = 100 * (published["held_out_error"] / best - 1)
+        yield (
+            f"The published {published['radial']} x {published['angular']} cells overfit this fit "
+            f"split: their held-out squared error is {excess:.0f} % above the best; cells shrink "
+            "towards coarser ones instead."
         )
-    return text
 
 
 def main() -> None:

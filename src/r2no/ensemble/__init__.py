@@ -4,6 +4,7 @@ from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import Composition
 from r2no.ensemble.diagnostics import DepthErrors, contraction_report, selection_price
 from r2no.ensemble.gram import ColumnSpectra, GramSums
+from r2no.ensemble.joint import JointComposition, JointReadouts
 from r2no.ensemble.model import FitBatch, SpectralEnsemble
 from r2no.ensemble.nested import NestedFit, solve_nested
 from r2no.ensemble.planning import BudgetPoint, LearningPoint, budget, cheapest, learning_curve
@@ -20,6 +21,8 @@ __all__ = [
     "DepthErrors",
     "FitBatch",
     "GramSums",
+    "JointComposition",
+    "JointReadouts",
     "LearningPoint",
     "NestedFit",
     "Retention",

@@ -1,5 +1,6 @@
 """Columns: which iterates enter the combination, and in which order (M5)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -73,16 +74,29 @@ class Columns:
             weights[-1] = 0.0
         return weights
 
-    def restricted(self, members: int | None = None, depth: int | None = None) -> "Columns":
-        """The columns of the first ``members`` members up to ``depth``; default all."""
+    def restricted(
+        self,
+        members: int | None = None,
+        depth: int | None = None,
+        *,
+        depths: Sequence[int] | None = None,
+        base: bool | None = None,
+    ) -> "Columns":
+        """The columns of the first ``members`` members up to ``depth``, or at ``depths``.
+
+        Default all; ``base=False`` drops the base column.
+        """
         kept = self.members if members is None else members
-        depths = tuple(d for d in self.depths if depth is None or d <= depth)
-        if not 1 <= kept <= self.members or not depths:
+        wanted = self.depths if depths is None else tuple(depths)
+        fewer = tuple(d for d in wanted if depth is None or d <= depth)
+        if not 1 <= kept <= self.members or not fewer or not set(fewer) <= set(self.depths):
             raise ConfigError(
-                f"`members` must lie in 1..{self.members} and `depth` reach {self.depths[0]}, but "
-                f"got members={members}, depth={depth}."
+                f"`members` must lie in 1..{self.members} and the depths among {self.depths}, but "
+                f"got members={members}, depth={depth}, depths={depths}."
             )
-        return Columns(kept, depths, self.base)
+        if base and not self.base:
+            raise ConfigError("`base` column: these columns have none, so it cannot be kept.")
+        return Columns(kept, fewer, self.base if base is None else base)
 
     def positions(self, fewer: "Columns") -> list[int]:
         """Positions, among these columns, of those of a restriction of them."""

@@ -227,6 +227,8 @@ class SpectralEnsemble:
         depth: int | None = None,
         cells: FourierCells | None = None,
         ridge: Number | Literal["auto", "nested"] | None = None,
+        depths: Sequence[int] | None = None,
+        base_column: bool | None = None,
     ) -> "SpectralEnsemble":
         """The ensemble of fewer columns, a coarser partition or another ridge, from these sums.
 
@@ -237,11 +239,14 @@ class SpectralEnsemble:
             depth: Keep depths up to this one.
             cells: A partition each of whose cells is a union of cells of this one.
             ridge: Another way to penalise.
+            depths: Keep these depths only.
+            base_column: False drops the base column.
         """
         columns, sums = self._columns(), self._sums()
         changes: dict[str, Any] = {} if ridge is None else {"ridge": ridge}
-        fewer = columns.restricted(members, depth)
-        if depth is not None:
+        fewer = columns.restricted(members, depth, depths=depths, base=base_column)
+        changes["base_column"] = fewer.base
+        if depth is not None or depths is not None:
             changes["depths"] = fewer.depths
         smaller = SpectralEnsemble(cells or self.cells, **{**self._settings(), **changes})
         smaller.folds_, smaller.columns_ = self.folds_, fewer

@@ -46,11 +46,11 @@ class DemoSettings:
 
     def pretrain(self) -> TrainSettings:
         """Pretraining on the simulated wake."""
-        return self._backbone(updates=60 if self.quick else 160, lr=4e-3)
+        return self._backbone(updates=40 if self.quick else 100, lr=4e-3)
 
     def finetune(self) -> TrainSettings:
         """Finetuning on the stand-in for measurements."""
-        return self._backbone(updates=40 if self.quick else 100, lr=2e-3)
+        return self._backbone(updates=30 if self.quick else 60, lr=2e-3)
 
     def _backbone(self, *, updates: int, lr: float) -> TrainSettings:
         return TrainSettings(
@@ -69,7 +69,7 @@ class DemoSettings:
         """Repair modules sized for two cores; cells shrink as the fit split demands."""
         train = TrainSettings(
             epochs=None,
-            updates=40 if self.quick else 120,
+            updates=24 if self.quick else 120,
             batch_size=4,
             lr=2e-3,
             schedule="cosine_update",
@@ -95,6 +95,7 @@ def run_demo(
     settings, reporter = settings or DemoSettings(), reporter or Reporter(quiet=True)
     out = Path(out)
     work = out / "work" / settings.tag()
+    backbones.config_class(settings.backbone)  # a misspelt name is refused before the long work
     wake = _wake(settings, out / "work", reporter)
     pretrained, finetuned = _operators(settings, wake, work, reporter)
     model = adapt(

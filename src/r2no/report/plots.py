@@ -50,10 +50,14 @@ def plot_fields(
     for row, name in enumerate(names):
         for column, frame in enumerate(frames):
             left, right = axes[row, column], axes[row, column + len(frames)]
-            field = left.imshow(shown[row, column], origin="lower", vmin=low, vmax=high)
+            field = left.imshow(shown[row, column].numpy(), origin="lower", vmin=low, vmax=high)
             if row:
                 error = right.imshow(
-                    errors[row, column], origin="lower", cmap="RdBu_r", vmin=-reach, vmax=reach
+                    errors[row, column].numpy(),
+                    origin="lower",
+                    cmap="RdBu_r",
+                    vmin=-reach,
+                    vmax=reach,
                 )
             else:
                 right.axis("off")
@@ -119,7 +123,7 @@ def plot_retention(
             axis = axes[row, column]
             plane = on_plane(values[:, row].nan_to_num(0.0), ensemble)
             image = axis.imshow(
-                plane, origin="lower", extent=extent, cmap=colours, vmin=low, vmax=high
+                plane.numpy(), origin="lower", extent=extent, cmap=colours, vmin=low, vmax=high
             )
             name = channel_names[row] if row < len(channel_names) else f"channel {row}"
             axis.set_title(f"{name}: {title}", fontsize=9)

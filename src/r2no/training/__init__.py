@@ -5,6 +5,7 @@ batch, gradients and sums are added up, and rank 0 writes.
 """
 
 from r2no.training.backbone import train_operator
+from r2no.training.checkpoints import benchmark_history, load_operator, save_operator
 from r2no.training.config import TrainSettings
 from r2no.training.engine import TrainResult, optimise
 from r2no.training.operator import Persistence, PhysicalOperator, operator_fingerprint
@@ -19,9 +20,12 @@ __all__ = [
     "SourceCache",
     "TrainResult",
     "TrainSettings",
+    "benchmark_history",
     "cached_source",
+    "load_operator",
     "operator_fingerprint",
     "optimise",
+    "save_operator",
     "train_operator",
     "train_repair",
 ]

@@ -22,6 +22,7 @@ def train_operator(
     *,
     folder: PathLike,
     measured_only: bool = False,
+    validation_batch: int | None = None,
     title: str = "backbone",
     reporter: Reporter | None = None,
 ) -> TrainResult:
@@ -34,6 +35,7 @@ def train_operator(
         settings: How to optimise.
         folder: Where the run keeps its state.
         measured_only: Count measured channels only; the published loss counts all.
+        validation_batch: Windows per batch when validating; default as in training.
         title: Shown with the progress.
         reporter: Where progress is shown.
     """
@@ -54,25 +56,41 @@ def train_operator(
         measured_only,
     )
     network: nn.Module = operator.network
+
+    def validate() -> tuple[float, dict[str, float]]:
+        scores = validation_scores(operator, validation, validation_batch or settings.batch_size)
+        return scores["rmse"], scores
+
     return optimise(
         network,
         loss,
-        lambda: validation_rmse(operator, validation, settings.batch_size),
+        validate,
         settings,
         size=len(train),
         key=key,
         folder=folder,
         title=title,
         reporter=reporter,
+        on_epoch=getattr(train, "set_epoch", None),  # new masks and noise in each epoch
     )
 
 
-def validation_rmse(operator: PhysicalOperator, windows: Windows, batch_size: int) -> float:
-    """RMSE over the measured channels, in physical units."""
-    metrics = Accumulator(measured=windows.fields.measured)
+def validation_scores(
+    operator: PhysicalOperator, windows: Windows, batch_size: int
+) -> dict[str, float]:
+    """All metrics over the measured channels, in physical units, from one forward pass each.
+
+    ``normalised_mse`` is the mean over batches, without weights, of the error in normalised units.
+    """
+    measured = list(windows.fields.measured)
+    metrics, losses = Accumulator(measured=windows.fields.measured), []
+    to_normal = operator.target_normaliser
     for _, window in batches(windows, batch_size):
-        metrics.update(operator(window.history), window.target, window.mask)
-    return metrics.compute()["rmse"]
+        prediction = operator(window.history)
+        metrics.update(prediction, window.target, window.mask)
+        error = (to_normal(prediction) - to_normal(window.target))[..., measured]
+        losses.append(float(_mean_square(error, window, measured)))
+    return {**metrics.compute(), "normalised_mse": sum(losses) / len(losses)}
 
 
 def fit_normalisers(windows: Windows, batch_size: int = 64) -> tuple[Normaliser, Normaliser]:

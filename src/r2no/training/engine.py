@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,15 +30,19 @@ _FORMAT = "r2no.training/1"
 #: Loss of a batch of window numbers, with terms to log.
 LossFunction = Callable[[list[int]], tuple[Tensor, dict[str, float]]]
 
+#: Score of the current weights, lower is better, alone or with other scores to log.
+Validation = Callable[[], float | tuple[float, Mapping[str, float]]]
+
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended; the module holds its best weights."""
+    """How a run ended; the module holds its best weights. ``losses`` has an entry per update."""
 
     best_score: float
     best_update: int
     updates: int
     log: list[dict[str, Number]]
+    losses: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -51,6 +55,7 @@ class _State:
     sums: dict[str, float] = field(default_factory=dict)
     counted: int = 0
     log: list[dict[str, Number]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
 
 
 def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
@@ -62,7 +67,7 @@ def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
 def optimise(
     module: nn.Module,
     loss: LossFunction,
-    validate: Callable[[], float],
+    validate: Validation,
     settings: TrainSettings,
     *,
     size: int,
@@ -71,13 +76,15 @@ def optimise(
     title: str = "training",
     reporter: Reporter | None = None,
     save_seconds: float = 20.0,
+    on_epoch: Callable[[int], None] | None = None,
 ) -> TrainResult:
     """Minimise ``loss`` over ``size`` windows and leave the best weights in ``module``.
 
     Args:
         module: Trained in place; its initial weights belong to ``key``.
         loss: Loss of a batch of window numbers, averaged over the batch.
-        validate: Score of the current weights, lower is better; runs in evaluation mode.
+        validate: Score of the current weights, lower is better; runs in evaluation mode. Other
+            scores may come with it, as a pair, and go to the log.
         settings: How to optimise.
         size: Number of training windows.
         key: Fingerprint of everything the run depends on besides ``settings``.
@@ -85,6 +92,7 @@ def optimise(
         title: Shown with the progress.
         reporter: Where progress is shown.
         save_seconds: Time between two saves of the state.
+        on_epoch: Told the number of each epoch before its first batch, also after a resume.
 
     Raises:
         NonFiniteError: if the loss or a score stops being finite.
@@ -99,13 +107,13 @@ def optimise(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         state = _resume(folder, key, module, optimiser)
-        run = _Run(module, optimiser, loss, validate, settings, size, key, folder, state)
+        run = _Run(module, optimiser, loss, validate, settings, size, key, folder, state, on_epoch)
         run.advance(title, reporter, save_seconds)
     distributed.barrier()
     best, _ = storage.load_tensors(folder / _BEST)
     module.load_state_dict(best)
     module.eval()
-    return TrainResult(state.best_score, state.best_update, state.update, state.log)
+    return TrainResult(state.best_score, state.best_update, state.update, state.log, state.losses)
 
 
 @dataclass
@@ -113,12 +121,13 @@ class _Run:
     module: nn.Module
     optimiser: torch.optim.Optimizer
     loss: LossFunction
-    validate: Callable[[], float]
+    validate: Validation
     settings: TrainSettings
     size: int
     key: str
     folder: Path
     state: _State
+    on_epoch: Callable[[int], None] | None
 
     def advance(self, title: str, reporter: Reporter, save_seconds: float) -> None:
         """Run the updates that are left."""
@@ -135,6 +144,8 @@ class _Run:
                 epoch, position = divmod(state.update, per_epoch)
                 if order[0] != epoch:
                     order = (epoch, epoch_order(self.size, settings.seed, epoch))
+                    if self.on_epoch is not None:
+                        self.on_epoch(epoch)
                 start = position * settings.batch_size
                 self._update(order[1][start : start + settings.batch_size], per_epoch)
                 state.update += 1
@@ -157,6 +168,7 @@ class _Run:
             loss, terms = self.loss(mine)
             weight = len(mine) / len(numbers)
             (loss * weight).backward()
+            self.state.losses.append(float(loss.detach()))
             if not torch.isfinite(loss.detach()):
                 raise NonFiniteError(
                     f"The training loss became {float(loss.detach())} at update "
@@ -175,7 +187,8 @@ class _Run:
         distributed.broadcast_buffers(self.module.buffers())
         self.module.eval()
         with torch.no_grad():
-            score = float(self.validate())
+            found = self.validate()
+        score, others = found if isinstance(found, tuple) else (float(found), {})
         if score != score or score == float("inf"):
             raise NonFiniteError(
                 f"The validation score became {score} at update {self.state.update}. Lower `lr` "
@@ -184,7 +197,8 @@ class _Run:
         state = self.state
         means = {name: value / state.counted for name, value in state.sums.items()}
         rate = self.settings.lr_at(state.update - 1, per_epoch)
-        state.log.append({"update": state.update, "lr": rate, **means, "score": score})
+        row = {"update": state.update, "lr": rate, **means, "score": score, **others}
+        state.log.append(row)
         state.sums, state.counted = {}, 0
         if score < state.best_score:
             state.best_score, state.best_update = score, state.update
@@ -201,6 +215,7 @@ class _Run:
             for name, value in entries.items():
                 tensors[f"optimiser.{number}.{name}"] = torch.as_tensor(value)
         tensors["random"] = torch.get_rng_state()
+        tensors["losses"] = torch.tensor(state.losses, dtype=torch.float64)
         metadata = {
             "format": _FORMAT,
             "key": self.key,
@@ -241,7 +256,13 @@ def _resume(folder: Path, key: str, module: nn.Module, optimiser: torch.optim.Op
     torch.set_rng_state(tensors["random"])
     best = float("inf") if saved["best_score"] is None else saved["best_score"]
     return _State(
-        saved["update"], best, saved["best_update"], saved["sums"], saved["counted"], saved["log"]
+        saved["update"],
+        best,
+        saved["best_update"],
+        saved["sums"],
+        saved["counted"],
+        saved["log"],
+        tensors.get("losses", torch.zeros(0)).tolist(),
     )
 
 

@@ -1,0 +1,28 @@
+"""How a download is shown and agreed to."""
+
+import typer
+
+from r2no.cli.app import console
+from r2no.data.realpdebench import fetch
+from r2no.data.realpdebench.hub import Hub
+
+
+def run_plan(plan: fetch.Plan, hub: Hub, *, yes: bool) -> None:
+    """Show the plan and its largest files, ask if needed, fetch, say what is there now."""
+    console.print(f"{plan}.", highlight=False, soft_wrap=True)
+
+    def confirm(plan: fetch.Plan) -> bool:
+        if yes:
+            return True
+        for file in sorted(plan.files, key=lambda file: -file.size)[:10]:
+            console.print(f"  {file.size / 1e9:8.3f} GB  {file.path}", highlight=False)
+        try:
+            return typer.confirm(f"Fetch {plan.size / 1e9:.2f} GB?")
+        except typer.Abort:  # no terminal to answer from
+            return False
+
+    def progress(file: fetch.RemoteFile, left: int) -> None:
+        console.print(f"{file.path}, {left / 1e9:.2f} GB left", highlight=False, soft_wrap=True)
+
+    files = fetch.download(plan, hub, confirm=confirm, progress=progress)
+    console.print(f"{len(files)} files are in {plan.folder}.", highlight=False, soft_wrap=True)

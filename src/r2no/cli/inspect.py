@@ -1,0 +1,66 @@
+"""``r2no inspect``: what a checkpoint or an artifact holds."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from r2no import backbones, storage
+from r2no.cli.app import app, console
+from r2no.errors import ConfigError
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A checkpoint file or an artifact folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what a file or an artifact holds, without running anything in it.
+
+    Example: r2no inspect finetune.pth
+    """
+    found = _artifact(path) if path.is_dir() else _checkpoint(path)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for name, value in found.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        console.print(f"[bold]{name}[/]: ", end="", highlight=False)
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _checkpoint(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ConfigError(f"There is no file or folder `{path}`.")
+    found = backbones.describe(path)
+    notes = {key: value for key, value in found.context.items() if key != "normalisers"}
+    return {
+        "file": str(path),
+        "format": found.record.format,
+        "sha256": found.record.sha256,
+        "parameters": found.parameters,
+        "tensors": found.tensors,
+        "fits": [f"{system}/{name}" for system, name in found.fits],
+        "iteration": found.record.iteration,
+        "best_iteration": found.record.best_iteration,
+        "best_val_loss": found.record.best_val_loss,
+        "left_out": list(found.record.left_out),
+        **notes,
+    }
+
+
+def _artifact(folder: Path) -> dict[str, Any]:
+    if not (folder / "manifest.json").is_file():
+        raise ConfigError(f"`{folder}` has no manifest.json, so it is no artifact.")
+    manifest = storage.read_json(folder / "manifest.json")
+    expected_files = dict(manifest.get("files", {}))
+    if (source := manifest.get("provenance", {}).get("source_sha256")) is not None:
+        expected_files["source.safetensors"] = source
+    files = {
+        name: "intact"
+        if (folder / name).is_file() and storage.file_sha256(folder / name) == expected
+        else "missing or changed"
+        for name, expected in expected_files.items()
+    }
+    return {"folder": str(folder), **manifest, "files": files}

@@ -1,0 +1,96 @@
+"""JointComposition: many readouts of one trajectory from one transform per iterate (M8).
+
+Readouts differ in their weights only, so the transform of h_ℓ - h_0 is shared and each readout
+costs one multiplication per coefficient.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from r2no.ensemble.compose import CellWeights
+from r2no.ensemble.model import SpectralEnsemble
+from r2no.errors import ConfigError, NotFittedError
+from r2no.spectral import forward, inverse
+from r2no.spectral.transforms import space_last
+
+
+class JointReadouts:
+    """Fitted ensembles over one grid and one set of measured channels, ready to be composed."""
+
+    def __init__(self, ensembles: Mapping[str, SpectralEnsemble]) -> None:
+        self.weights = {name: _spread(name, ensemble) for name, ensemble in ensembles.items()}
+        first = next(iter(self.weights.values()), None)
+        if first is None:
+            raise ConfigError("`ensembles` is empty: give at least one readout.")
+        self.measured, self.grid = first.measured, first.cells.grid
+        for name, weights in self.weights.items():
+            if weights.measured != self.measured or weights.cells.grid != self.grid:
+                raise ConfigError(
+                    f"Readout `{name}` has another grid or other measured channels than the "
+                    "first. Compose readouts of one model together."
+                )
+
+    def compose(self, source: Float[Tensor, "batch time *space_channel"]) -> "JointComposition":
+        """Start one batch's predictions: ``add`` every iterate, then read ``results()``."""
+        return JointComposition(self, source)
+
+
+class JointComposition:
+    """One batch's predictions of all readouts under way."""
+
+    def __init__(
+        self, readouts: JointReadouts, source: Float[Tensor, "batch time *space_channel"]
+    ) -> None:
+        self._readouts, self._source = readouts, source
+        self._base = space_last(source[..., list(readouts.measured)]).contiguous()
+        self._sums: dict[str, Tensor] = {}
+        based = {n: w.columns.number - 1 for n, w in readouts.weights.items() if w.columns.base}
+        self._accumulate(based, -self._base)
+
+    def add(self, member: int, depth: int, iterate: Tensor) -> None:
+        """Take iterate h_ℓ (ℓ ≥ 1) of a member."""
+        positions = {
+            name: position
+            for name, weights in self._readouts.weights.items()
+            if (position := weights.columns.position(member, depth)) is not None
+        }
+        measured = space_last(iterate[..., list(self._readouts.measured)])
+        self._accumulate(positions, (measured - self._base).contiguous())
+
+    def _accumulate(self, positions: dict[str, int], column: Tensor) -> None:
+        spectrum: Tensor | None = None
+        for name, position in positions.items():
+            weights = self._readouts.weights[name]
+            plane = weights.like(column)[position]
+            if not plane.any():
+                continue
+            values = column
+            if weights.cells.num_cells > 1:
+                if spectrum is None:
+                    spectrum = torch.view_as_real(forward(column, len(self._readouts.grid)))
+                values, plane = spectrum, plane[..., None]
+            if name not in self._sums:
+                self._sums[name] = torch.zeros_like(values)
+            self._sums[name].addcmul_(values, plane)
+
+    def results(self) -> Iterator[tuple[str, Float[Tensor, "batch time *space_channel"]]]:
+        """Each readout's field in turn; unmeasured channels are those of the source."""
+        for name, weights in self._readouts.weights.items():
+            prediction, total = self._source.clone(), self._sums.pop(name, None)
+            if total is not None:
+                if weights.cells.num_cells > 1:
+                    total = inverse(torch.view_as_complex(total), self._readouts.grid)
+                for number, channel in enumerate(weights.measured):
+                    prediction[..., channel] += total[:, :, number]
+            yield name, prediction
+
+
+def _spread(name: str, ensemble: SpectralEnsemble) -> CellWeights:
+    if ensemble.weights_ is None or ensemble.columns_ is None:
+        raise NotFittedError(f"Readout `{name}` is not fitted yet.")
+    return CellWeights(
+        ensemble.weights_, ensemble.columns_, ensemble.cells, measured=ensemble.measured
+    )

@@ -1,0 +1,163 @@
+"""Scores of operators on RealPDEBench: single pass or autoregressive roll-out, in one stream.
+
+With (mᵢ, sᵢ) the statistics of histories and (mₜ, sₜ) those of targets, the benchmark scores the
+forecast f as ((f - mᵢ)/sᵢ) sₜ + mₜ; the clean value is f itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from r2no._types import Operator
+from r2no.data.normalise import Normaliser
+from r2no.data.realpdebench import RealPDEBench
+from r2no.data.realpdebench.systems import choice
+from r2no.data.window import batches
+from r2no.errors import DataError, ShapeError
+from r2no.metrics import Accumulator, MetricBatches
+from r2no.training import Reporter
+
+#: Up to so many blocks the benchmark scores the whole set at once, above in metric batches.
+WHOLE_SET_BLOCKS = 4
+
+
+def roll_out(
+    operator: Operator,
+    history: Float[Tensor, "batch time height width history_channel"],
+    *,
+    blocks: int,
+    channels: int,
+) -> Float[Tensor, "batch {blocks}*time height width {channels}"]:
+    """Forecast ``blocks`` times, each from the block before, in physical units.
+
+    All channels of a block, unmeasured ones included, become the next history; the conditioning
+    channels of the first history are appended again each time.
+    """
+    conditioning, forecasts = history[..., channels:], []
+    for _ in range(blocks):
+        forecast = operator(history)
+        if blocks > 1 and forecast.shape[1] != history.shape[1]:
+            raise ShapeError(
+                f"A roll-out needs forecasts as long as the history, {history.shape[1]} frames, "
+                f"but the operator gives {forecast.shape[1]}. Use `autoregressive=1`."
+            )
+        forecasts.append(forecast)
+        history = torch.cat([forecast, conditioning], dim=-1)
+    return torch.cat(forecasts, dim=1)
+
+
+class Remembered:
+    """An operator that answers the same history, by identity, once."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, history: Tensor) -> Tensor:
+        """The operator's forecast."""
+        if self._last is None or self._last[0] is not history:
+            self._last = history, self._operator(history)
+        return self._last[1]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How forecasts are scored.
+
+    ``compat="benchmark"`` takes its scored value (see the module) and, for more than four blocks,
+    its metric batches; it needs the normalisers of history and target.
+    """
+
+    batch_size: int = 16
+    compat: str | None = None
+    normalisers: tuple[Normaliser, Normaliser] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.compat is not None:
+            choice("compat", self.compat, ("benchmark",))
+            if self.normalisers is None:
+                raise ShapeError("`compat='benchmark'` needs `normalisers` of history and target.")
+
+    def metric_batch(self, blocks: int) -> int | None:
+        """Windows per metric batch, None for the whole set."""
+        return self.batch_size if self.compat and blocks > WHOLE_SET_BLOCKS else None
+
+    def scored(self, forecast: Tensor) -> Tensor:
+        """What is compared with the target."""
+        if self.compat is None or self.normalisers is None:
+            return forecast
+        of_history, of_target = self.normalisers
+        return of_target.inverse(of_history(forecast))
+
+    def normalised_error(self, scored: Tensor, target: Tensor, measured: list[int]) -> float:
+        """Mean squared error of a batch in normalised units."""
+        assert self.normalisers is not None
+        of_target = self.normalisers[1]
+        return float((of_target(scored) - of_target(target))[..., measured].square().mean())
+
+
+@torch.no_grad()
+def score_operators(
+    operators: Mapping[str, Operator],
+    windows: RealPDEBench,
+    protocol: Protocol,
+    *,
+    reporter: Reporter | None = None,
+) -> dict[str, dict[str, float]]:
+    """Every metric of each operator, by name, over the measured channels, in one pass.
+
+    ``normalised_mse``, where the protocol has normalisers, is the mean over batches without
+    weights. The number of blocks is that of ``windows``.
+
+    Raises:
+        DataError: if the data contradict which channels the system measures.
+    """
+    reporter = reporter or Reporter(quiet=True)
+    measured, blocks = windows.fields.measured, windows.autoregressive
+    whole = protocol.metric_batch(blocks)
+    scores = {
+        name: Accumulator(measured) if whole is None else MetricBatches(measured, whole)
+        for name in operators
+    }
+    losses: dict[str, list[float]] = {name: [] for name in operators}
+    seen = torch.zeros(len(windows.fields.channels), dtype=torch.bool)
+    with reporter.step(f"scoring on {windows.split}", len(windows)) as step:
+        for numbers, window in batches(windows, protocol.batch_size):
+            seen |= window.target.flatten(0, -2).ne(0).any(0)
+            for name, operator in operators.items():
+                forecast = roll_out(
+                    operator, window.history, blocks=blocks, channels=window.target.shape[-1]
+                )
+                scored = protocol.scored(forecast)
+                scores[name].update(scored, window.target)
+                if protocol.normalisers is not None:
+                    error = protocol.normalised_error(scored, window.target, list(measured))
+                    losses[name].append(error)
+            step.advance(len(numbers))
+    check_measured(seen, windows)
+    return {
+        name: score.compute()
+        | ({"normalised_mse": sum(losses[name]) / len(losses[name])} if losses[name] else {})
+        for name, score in scores.items()
+    }
+
+
+def check_measured(seen: Tensor, windows: RealPDEBench) -> None:
+    """Compare the declared measured channels with those that are not zero everywhere."""
+    fields = windows.fields
+    dead = [fields.channels[c] for c in fields.measured if not seen[c]]
+    others = [c for c in range(len(fields.channels)) if c not in fields.measured and seen[c]]
+    if dead:
+        raise DataError(
+            f"`{windows.system.name}` measures {', '.join(dead)}, but the {windows.split} split "
+            "holds zeros only there. Fetch the data again."
+        )
+    if others and windows.kind == "real":
+        names = ", ".join(fields.channels[c] for c in others)
+        raise DataError(
+            f"`{windows.system.name}` does not measure {names}, but the real {windows.split} split "
+            "holds values there. Declare them as measured, or correct the data."
+        )
