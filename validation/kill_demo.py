@@ -18,7 +18,7 @@ from pathlib import Path
 
 def command(out, full):
     run = [sys.executable, "-m", "r2no.cli.main", "demo", "--out", str(out)]
-    return run if full else [*run, "--quick", "--members", "2"]
+    return run if full else [*run, "--quick", "--members", "1"]
 
 
 def complete(out, full):

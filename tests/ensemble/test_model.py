@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r2no import FourierCells, SpectralEnsemble
-from r2no.ensemble import Columns, FitBatch, quadratic_error, ridge_path
+from r2no.ensemble import Columns, FitBatch, JointReadouts, quadratic_error, ridge_path
 from r2no.ensemble.gram import window_weights
 from r2no.errors import (
     ConfigError,
@@ -217,6 +217,45 @@ def test_derived_ensembles_equal_fresh_fits():
         torch.testing.assert_close(fine.derive(cells=cells).weights_, fresh.weights_)
     one = SpectralEnsemble(fine.cells, measured=MEASURED).fit([(data[0], data[1][:1], data[2])])
     torch.testing.assert_close(fine.derive(members=1).weights_, one.weights_)
+
+
+def test_derived_columns_equal_fresh_fits():
+    data, cells = problem(windows=18), FourierCells.polar((6, 7), radial=2, angular=2)
+    full = SpectralEnsemble(cells, measured=MEASURED).fit([data])
+    for changes in ({"depths": (1, 3)}, {"base_column": False}):
+        fresh = SpectralEnsemble(cells, measured=MEASURED, **changes).fit([data])
+        derived = full.derive(**changes)
+        torch.testing.assert_close(derived.weights_, fresh.weights_)
+        torch.testing.assert_close(derived.predict(*data[:2]), fresh.predict(*data[:2]))
+    with pytest.raises(ConfigError, match="depths among"):
+        full.derive(depths=(2, 9))
+    with pytest.raises(ConfigError, match="have none"):
+        full.derive(base_column=False).derive(base_column=True)
+
+
+def test_joint_readouts_equal_each_by_itself():
+    source, iterates, target = problem(windows=18)
+    cells = FourierCells.polar((6, 7), radial=2, angular=2)
+    full = SpectralEnsemble(cells, measured=MEASURED).fit([(source, iterates, target)])
+    chosen = {
+        "full": full,
+        "one": full.derive(members=1),
+        "no_base": full.derive(base_column=False),
+        "single": full.derive(cells=FourierCells.single((6, 7))),
+        "source": full.derive(ridge=float("inf")),
+    }
+    joint = JointReadouts(chosen).compose(source)
+    for member in range(2):
+        for depth in (1, 2, 3):
+            joint.add(member, depth, iterates[member, depth - 1])
+    found = dict(joint.results())
+    for name, ensemble in chosen.items():
+        members = ensemble.columns_.members
+        torch.testing.assert_close(found[name], ensemble.predict(source, iterates[:members]))
+        torch.testing.assert_close(found[name][..., 1], source[..., 1], rtol=0, atol=0)
+    torch.testing.assert_close(found["source"], source, rtol=0, atol=0)
+    with pytest.raises(ConfigError, match="at least one readout"):
+        JointReadouts({})
 
 
 def test_derive_refuses_a_partition_that_is_not_coarser():

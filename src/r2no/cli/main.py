@@ -9,13 +9,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from r2no.cli import adapt, checkpoints, data, evaluate, inspect, train  # each registers itself
+from r2no.cli import (  # each registers itself
+    adapt,
+    bench,
+    checkpoints,
+    data,
+    evaluate,
+    inspect,
+    train,
+)
 from r2no.cli.app import app, console
 from r2no.ensemble import Verdict
 from r2no.errors import R2NOError
 from r2no.training import Reporter
 
-__all__ = ["adapt", "app", "checkpoints", "data", "evaluate", "inspect", "main", "train"]
+__all__ = ["adapt", "app", "bench", "checkpoints", "data", "evaluate", "inspect", "main", "train"]
 
 
 @app.command()

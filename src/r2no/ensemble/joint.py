@@ -26,12 +26,32 @@ class JointReadouts:
         if first is None:
             raise ConfigError("`ensembles` is empty: give at least one readout.")
         self.measured, self.grid = first.measured, first.cells.grid
+        start, stop = self.measured[0], self.measured[-1] + 1
+        near = self.measured == tuple(range(start, stop))
+        self.channels = slice(start, stop) if near else list(self.measured)
+        self._planes: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
+        self.used = {n: w.plane.flatten(1).any(1).tolist() for n, w in self.weights.items()}
         for name, weights in self.weights.items():
             if weights.measured != self.measured or weights.cells.grid != self.grid:
                 raise ConfigError(
                     f"Readout `{name}` has another grid or other measured channels than the "
                     "first. Compose readouts of one model together."
                 )
+
+    def plane(self, name: str, field: Tensor) -> Tensor:
+        """Weights like ``field``: (column, channel, *half, 2), or constants for a single cell.
+
+        Written out for real and imaginary part: multiplying without broadcasting is ten times
+        faster.
+        """
+        key = name, field.dtype, field.device
+        if key not in self._planes:
+            weights = self.weights[name]
+            plane = weights.plane.to(field)
+            if weights.cells.num_cells > 1:
+                plane = plane[..., None].expand(*plane.shape, 2).contiguous()
+            self._planes[key] = plane
+        return self._planes[key]
 
     def compose(self, source: Float[Tensor, "batch time *space_channel"]) -> "JointComposition":
         """Start one batch's predictions: ``add`` every iterate, then read ``results()``."""
@@ -45,36 +65,40 @@ class JointComposition:
         self, readouts: JointReadouts, source: Float[Tensor, "batch time *space_channel"]
     ) -> None:
         self._readouts, self._source = readouts, source
-        self._base = space_last(source[..., list(readouts.measured)]).contiguous()
+        self._base = space_last(source[..., readouts.channels]).contiguous()
         self._sums: dict[str, Tensor] = {}
         based = {n: w.columns.number - 1 for n, w in readouts.weights.items() if w.columns.base}
         self._accumulate(based, -self._base)
 
-    def add(self, member: int, depth: int, iterate: Tensor) -> None:
-        """Take iterate h_ℓ (ℓ ≥ 1) of a member."""
+    def add(self, member: int, depth: int, iterate: Tensor) -> Tensor:
+        """Take iterate h_ℓ (ℓ ≥ 1) of a member; returns the transform of h_ℓ - h_0.
+
+        It is (batch, time, channel, *half, 2) over the measured channels, last real and imaginary.
+        """
         positions = {
             name: position
             for name, weights in self._readouts.weights.items()
             if (position := weights.columns.position(member, depth)) is not None
         }
-        measured = space_last(iterate[..., list(self._readouts.measured)])
-        self._accumulate(positions, (measured - self._base).contiguous())
+        return self._accumulate(positions, self.residual(iterate))
 
-    def _accumulate(self, positions: dict[str, int], column: Tensor) -> None:
-        spectrum: Tensor | None = None
+    def residual(self, field: Tensor) -> Tensor:
+        """The measured channels of ``field`` - h_0, (batch, time, channel, *space)."""
+        measured = space_last(field[..., self._readouts.channels])
+        return torch.sub(measured, self._base, out=torch.empty_like(self._base))
+
+    def _accumulate(self, positions: dict[str, int], column: Tensor) -> Tensor:
+        spectrum = torch.view_as_real(forward(column, len(self._readouts.grid)))
         for name, position in positions.items():
-            weights = self._readouts.weights[name]
-            plane = weights.like(column)[position]
-            if not plane.any():
+            if not self._readouts.used[name][position]:
                 continue
-            values = column
-            if weights.cells.num_cells > 1:
-                if spectrum is None:
-                    spectrum = torch.view_as_real(forward(column, len(self._readouts.grid)))
-                values, plane = spectrum, plane[..., None]
+            plane = self._readouts.plane(name, column)[position]
+            spectral = self._readouts.weights[name].cells.num_cells > 1
+            values = spectrum if spectral else column
             if name not in self._sums:
                 self._sums[name] = torch.zeros_like(values)
             self._sums[name].addcmul_(values, plane)
+        return spectrum
 
     def results(self) -> Iterator[tuple[str, Float[Tensor, "batch time *space_channel"]]]:
         """Each readout's field in turn; unmeasured channels are those of the source."""

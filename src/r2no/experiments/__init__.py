@@ -1,4 +1,4 @@
-"""Experiments: the demo on the built-in wake, and later the paper's studies."""
+"""Experiments: the demo on the built-in wake, RealPDEBench runs, the paper's studies."""
 
 from r2no.experiments.demo import DemoSettings, run_demo
 

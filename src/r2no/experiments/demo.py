@@ -2,7 +2,7 @@
 
 import copy
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from r2no.adaptation import (
 )
 from r2no.adaptation.model import versions
 from r2no.data import WakeData, make_wake
+from r2no.data.wake import WakeSettings
 from r2no.data.window import Windows, collate
 from r2no.ensemble import DepthErrors, SpectralEnsemble
 from r2no.report import plot_depth_bands, plot_fields, plot_retention
@@ -40,17 +41,21 @@ class DemoSettings:
     def tag(self) -> str:
         """Name of the work folder: other settings, other folder."""
         steps = (self.pretrain(), self.finetune(), self.adapt())
-        return storage.fingerprint(asdict(self), [step.model_dump(mode="json") for step in steps])[
-            :12
-        ]
+        dumped = [step.model_dump(mode="json") for step in steps]
+        return storage.fingerprint(asdict(self), asdict(self.wake()), dumped)[:12]
+
+    def wake(self) -> WakeSettings:
+        """The wake in a smaller view than its default, so that two cores need minutes only."""
+        full = WakeSettings.quick(self.seed) if self.quick else WakeSettings(self.seed)
+        return replace(full, grid=(24, 48))
 
     def pretrain(self) -> TrainSettings:
         """Pretraining on the simulated wake."""
-        return self._backbone(updates=40 if self.quick else 100, lr=4e-3)
+        return self._backbone(updates=40 if self.quick else 240, lr=4e-3)
 
     def finetune(self) -> TrainSettings:
         """Finetuning on the stand-in for measurements."""
-        return self._backbone(updates=30 if self.quick else 60, lr=2e-3)
+        return self._backbone(updates=30 if self.quick else 140, lr=2e-3)
 
     def _backbone(self, *, updates: int, lr: float) -> TrainSettings:
         return TrainSettings(
@@ -69,7 +74,7 @@ class DemoSettings:
         """Repair modules sized for two cores; cells shrink as the fit split demands."""
         train = TrainSettings(
             epochs=None,
-            updates=24 if self.quick else 120,
+            updates=24 if self.quick else 200,
             batch_size=4,
             lr=2e-3,
             schedule="cosine_update",
@@ -133,7 +138,7 @@ def _wake(settings: DemoSettings, folder: Path, reporter: Reporter) -> WakeData:
             step.advance(frames / total - done)
             done = frames / total
 
-        return make_wake(settings.seed, quick=settings.quick, cache=folder, progress=show)
+        return make_wake(settings.seed, cache=folder, progress=show, settings=settings.wake())
 
 
 def _operators(

@@ -1,0 +1,38 @@
+"""The paper's experiments: declared studies, resumable runs, tables, figures, comparison.
+
+One pass over the fit split (sums) and one over the test split feed every study (M5-M12).
+"""
+
+from r2no.experiments.bench.compare import comparable, compare_sheet
+from r2no.experiments.bench.config import BenchConfig
+from r2no.experiments.bench.figures import FIGURES, draw
+from r2no.experiments.bench.plan import plan_sheet
+from r2no.experiments.bench.published import published, published_studies
+from r2no.experiments.bench.results import load_results, study_values
+from r2no.experiments.bench.run import Outcome, run_bench
+from r2no.experiments.bench.sheets import FORMATS, Sheet
+from r2no.experiments.bench.show import study_sheet
+from r2no.experiments.bench.studies import SCORED, STUDIES, study
+from r2no.experiments.bench.tables import score_sheet
+
+__all__ = [
+    "FIGURES",
+    "FORMATS",
+    "SCORED",
+    "STUDIES",
+    "BenchConfig",
+    "Outcome",
+    "Sheet",
+    "comparable",
+    "compare_sheet",
+    "draw",
+    "load_results",
+    "plan_sheet",
+    "published",
+    "published_studies",
+    "run_bench",
+    "score_sheet",
+    "study",
+    "study_sheet",
+    "study_values",
+]

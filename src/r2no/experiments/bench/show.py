@@ -1,0 +1,21 @@
+"""The table of any study, of a run or of the paper."""
+
+from pathlib import Path
+
+from r2no.experiments.bench.details import detail_sheet
+from r2no.experiments.bench.published import published
+from r2no.experiments.bench.results import load_results, study_values
+from r2no.experiments.bench.sheets import Sheet
+from r2no.experiments.bench.studies import SCORED, study
+from r2no.experiments.bench.tables import score_sheet
+
+
+def study_sheet(name: str, run: Path | None = None, *, frmse: str = "frmse") -> Sheet:
+    """The table of a study: of the run in folder ``run``, or of the paper's printed numbers."""
+    wanted = study(name)
+    if run is None:
+        return score_sheet(wanted, published(name))
+    results = load_results(run)
+    if wanted.name in SCORED:
+        return score_sheet(wanted, study_values(wanted, results), frmse=frmse)
+    return detail_sheet(name, results, run)

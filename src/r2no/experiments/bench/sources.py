@@ -1,0 +1,68 @@
+"""Checkpoints of a pair: released ones where given, else trained once and kept by content."""
+
+from pathlib import Path
+
+from r2no import storage
+from r2no.experiments.bench.config import BenchConfig
+from r2no.experiments.bench.studies import SourceName
+from r2no.experiments.realpdebench.config import TrainConfig
+from r2no.experiments.realpdebench.run import CHECKPOINT, SUMMARY, run_training
+from r2no.experiments.realpdebench.windows import open_windows
+from r2no.training import Reporter
+
+PARADIGM: dict[SourceName, str] = {"pretrained": "numerical", "finetune": "finetune"}
+_OTHER_NAMES = {"transolver": ("transolver", "trainsolver")}
+
+
+def released(config: BenchConfig, system: str, backbone: str, source: SourceName) -> Path | None:
+    """The released checkpoint of a pair, if it was given."""
+    if config.checkpoints is None:
+        return None
+    for name in _OTHER_NAMES.get(backbone, (backbone,)):
+        for ending in ("safetensors", "pth"):
+            path = config.checkpoints / system / name / f"{PARADIGM[source]}.{ending}"
+            if path.is_file():
+                return path
+    return None
+
+
+def source_config(
+    config: BenchConfig, system: str, backbone: str, source: SourceName, start: Path | None
+) -> TrainConfig:
+    """The training that makes a checkpoint; its folder's name is a hash of all it depends on."""
+    train = config.train(system, backbone, paradigm=PARADIGM[source], source=start)
+    kind = "numerical" if source == "pretrained" else "real"
+    key = storage.fingerprint(
+        train.model_dump(mode="json", exclude={"data", "out", "source", "cache"}),
+        None if start is None else storage.file_sha256(start),
+        open_windows(train, system, kind, "train").content_fingerprint,
+        open_windows(train, system, "real", "val").content_fingerprint,
+    )
+    folder = f"{system}-{backbone}-{PARADIGM[source]}-{key[:12]}"
+    return train.model_copy(update={"out": config.out / "sources" / folder})
+
+
+def finished(train: TrainConfig) -> bool:
+    """Whether the checkpoint of a training is there, as it was written."""
+    summary, checkpoint = train.folder / SUMMARY, train.folder / CHECKPOINT
+    if not (summary.is_file() and checkpoint.is_file()):
+        return False
+    expected = storage.read_json(summary)["files"][CHECKPOINT]
+    return bool(storage.file_sha256(checkpoint) == expected)
+
+
+def obtain_source(
+    config: BenchConfig, system: str, backbone: str, source: SourceName, reporter: Reporter
+) -> Path:
+    """The checkpoint a pair starts from; trains what is missing, and goes on where it stopped."""
+    path = released(config, system, backbone, source)
+    if path is not None:
+        return path
+    start = None
+    if source == "finetune":
+        start = obtain_source(config, system, backbone, "pretrained", reporter)
+    train = source_config(config, system, backbone, source, start)
+    if not finished(train):
+        train.check()
+        run_training(train, reporter=reporter)
+    return train.folder / CHECKPOINT

@@ -1,0 +1,237 @@
+"""Two pairs of the mini preset through every study; interrupted, resumed, failed, cached."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from r2no.adaptation import load, readouts, score_readouts
+from r2no.cli.main import app
+from r2no.data.realpdebench import write_tiny
+from r2no.errors import ConfigError
+from r2no.experiments.bench import (
+    FIGURES,
+    STUDIES,
+    BenchConfig,
+    draw,
+    load_results,
+    plan_sheet,
+    run_bench,
+    study_sheet,
+)
+from r2no.experiments.bench.pair import Place
+from r2no.experiments.bench.readouts import retained_depths
+from r2no.experiments.bench.run import Outcome, in_processes
+from r2no.experiments.realpdebench.sources import open_source
+from r2no.training import Reporter
+
+UNITS = [("cylinder", "fno"), ("combustion", "unet")]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("data"), ["cylinder", "combustion"])
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory) -> Path:
+    """Two pairs, one of them from both sources."""
+    out = tmp_path_factory.mktemp("bench")
+    for system, backbone in UNITS:
+        outcomes = run_bench(config(data, out, system, backbone))
+        assert {outcome.state for outcome in outcomes} == {"done"}, outcomes
+    return out
+
+
+def config(data: Path, out: Path, *names: str) -> BenchConfig:
+    systems = [name for name in names if name in ("cylinder", "combustion", "foil")]
+    backbones = [name for name in names if name in ("fno", "unet")]
+    return BenchConfig.of(
+        preset="mini", data=data, out=out, systems=tuple(systems), backbones=tuple(backbones)
+    )
+
+
+def command(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(item) for item in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_has_a_table_in_every_format(name, run):
+    for form in ("md", "latex", "csv"):
+        text = command("bench", "table", name, "--run", run, "--format", form)
+        assert re.search(r"\d\.\d", text)
+        assert "nan" not in text
+    sheet = study_sheet(name, run)
+    assert {len(row) for row in sheet.rows} == {len(sheet.header)}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_drawn(name, run, tmp_path):
+    paths = draw(name, load_results(run), run, tmp_path)
+    assert paths
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_readouts_equal_those_of_the_adapted_model(run, data):
+    """The joint composition gives what each readout gives by itself."""
+    place = Place(config(data, run, "cylinder", "fno"), "cylinder", "fno", "finetune")
+    (folder,) = (run / "adapt").glob("cylinder-fno-finetune-*")
+    reading = place.config.benchmark("cylinder", "fno")
+    path = folder / "model.r2no" / "source.safetensors"
+    source = open_source(reading, path, cache=None, reporter=Reporter(quiet=True))
+    model = load(folder / "model.r2no", source.operator)
+    scores, errors = score_readouts(model, place.windows()["test"], readouts(model))
+    found = json.loads(place.result.read_text())
+    names = {"finetuned": "source", "r2no_m3": "r2no"}
+    for name, metrics in scores.items():
+        ours = found["readouts"][names.get(name, name)]
+        assert ours == pytest.approx(metrics, rel=1e-4, abs=1e-7)
+    assert found["diagnostic"]["gap"] == pytest.approx(errors.gap(), rel=1e-4)
+
+
+def test_sweeps_end_at_the_operating_point(run):
+    for content in load_results(run).values():
+        scores = content["readouts"]
+        steps, members = content["steps"], content["members"]
+        assert scores[f"columns_{members * steps + 1:03d}"] == scores["r2no"]
+        assert scores[f"ridge_{content['ridges']['r2no']:.0e}"] == scores["r2no"]
+        assert sum(name.startswith("ridge_") for name in scores) == 9
+    assert retained_depths(12, 1) == (12,)
+    assert retained_depths(12, 8) == (2, 3, 5, 6, 8, 9, 11, 12)
+
+
+def test_one_measured_channel_makes_the_channel_axis_idle(run):
+    found = load_results(run)["unet", "combustion", "finetune"]["readouts"]
+    assert found["no_channel"]["rmse"] == pytest.approx(found["r2no"]["rmse"], rel=1e-6)
+
+
+def test_finished_pairs_are_kept_and_a_failed_one_does_not_stop_the_rest(run, data):
+    before = {path: path.read_bytes() for path in (run / "results").iterdir()}
+    outcomes = run_bench(config(data, run, "foil", "cylinder", "fno"))  # there is no foil data
+    states = {outcome.name: outcome.state for outcome in outcomes}
+    assert states == {
+        "foil-fno-finetune": "failed",
+        "foil-fno-pretrained": "failed",
+        "cylinder-fno-finetune": "cached",
+        "cylinder-fno-pretrained": "cached",
+    }
+    assert "foil" in (run / "failures" / "foil-fno-finetune.txt").read_text()
+    assert {path: path.read_bytes() for path in (run / "results").iterdir()} == before
+    assert len(load_results(run)) == 3
+
+
+def test_command_says_what_is_there_and_exits_with_1_after_a_failure(run, data):
+    common = ["bench", "run", "--preset", "mini", "--data", data, "--out", run]
+    common += ["--backbone", "fno", "--system"]
+    assert "2 of 2 results" in command(*common, "cylinder")
+    failed = CliRunner().invoke(app, [str(item) for item in (*common, "foil")])
+    assert failed.exit_code == 1
+    assert "Failed: foil-fno-finetune" in failed.stdout
+
+
+def test_processes_find_the_same_cache(run, data):
+    outcomes = run_bench(config(data, run, "cylinder", "fno"), jobs=2, threads=1)
+    assert [outcome.state for outcome in outcomes] == ["cached", "cached"]
+
+
+def dying(unit: tuple[str, str]) -> list[Outcome]:
+    if unit[1] == "fno":
+        os._exit(1)
+    return [Outcome(unit[0], "done")]
+
+
+def test_a_process_that_dies_fails_alone():
+    units = [("cylinder", "fno"), ("foil", "unet")]
+    found = dict(in_processes(dying, units, jobs=1, threads=1))
+    assert found[units[0]].exception() is not None
+    assert found[units[1]].result() == [Outcome("foil", "done")]
+
+
+class Stop:
+    """Interrupts a function at its n-th call."""
+
+    def __init__(self, function, calls: int) -> None:
+        self.function, self.left = function, calls
+
+    def __call__(self, *arguments):
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return self.function(*arguments)
+
+
+def test_interrupted_run_goes_on_and_ends_in_the_same_scores(run, data, tmp_path, monkeypatch):
+    study = config(data, tmp_path, "combustion", "unet")
+    from r2no.experiments.bench import passes
+    from r2no.training import repair
+
+    for module, name, calls in ((repair, "collate", 12), (passes, "band_energy", 20)):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, Stop(getattr(module, name), calls))
+            with pytest.raises(KeyboardInterrupt):
+                run_bench(study)
+        assert not (tmp_path / "results").exists()
+    plan = plan_sheet(study, calibrate=False)
+    assert [cell.text for cell in plan.rows[0][3:6]] == ["cached", "cached", "to do"]
+    (outcome,) = run_bench(study)
+    assert outcome.state == "done"
+    name = "combustion-unet-finetune.json"
+    ours, theirs = (json.loads((out / "results" / name).read_text()) for out in (tmp_path, run))
+    for key in ("key", "readouts", "ridges", "diagnostic", "theory", "data"):
+        assert ours[key] == theirs[key]
+
+
+def test_plan_counts_what_is_left(run, data, tmp_path):
+    text = command(
+        *("bench", "plan", "--preset", "mini", "--data", data, "--out", run),
+        *("--system", "cylinder", "--backbone", "fno"),
+    )
+    assert "2 results, 2 cached; 0 evaluations" in text
+    fresh = plan_sheet(config(data, tmp_path, "cylinder", "fno"))
+    place = Place(config(data, tmp_path, "cylinder", "fno"), "cylinder", "fno", "finetune")
+    sizes = {split: len(windows) for split, windows in place.windows().items()}
+    batch = min(8, sizes["train"])
+    expected = 3 * 4 * (8 * batch + 2 * sizes["val"] + sizes["val"] + sizes["test"])
+    assert fresh.rows[0][6].text == str(expected)
+
+
+def test_comparison_sets_each_pair_beside_the_published_one(run):
+    text = command("bench", "compare", "--run", run, "--study", "main")
+    assert "| FNO | Cylinder | R2NO (M=3) | RMSE |" in text
+    assert "| 3.432 |" in text
+    assert "mini preset" in text
+    assert command("bench", "compare", "--run", run).count("ours against published") == 6
+
+
+def test_results_of_different_settings_are_not_mixed(run, tmp_path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for number, path in enumerate(sorted((run / "results").glob("*.json"))):
+        content = json.loads(path.read_text()) | {"settings_key": str(number)}
+        (folder / path.name).write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="different settings"):
+        load_results(tmp_path)
+    with pytest.raises(ConfigError, match="holds no results"):
+        load_results(tmp_path / "nothing")
+
+
+def test_paper_preset_is_the_published_setting():
+    with pytest.raises(ConfigError, match="needs the benchmark's data"):
+        BenchConfig.of(preset="paper")
+    with pytest.raises(ConfigError, match="Did you mean `fno`"):
+        BenchConfig.of(preset="mini", backbones=("fnoo",))
+    paper = BenchConfig.of(preset="paper", data=Path("data"))
+    settings = paper.adapt()
+    repair, train, cells = settings.repair, settings.repair.train, settings.ensemble
+    assert (repair.width, repair.steps, repair.step_size, train.epochs) == (32, 12, 0.2, 12)
+    assert (cells.cells, cells.radial, cells.angular) == ("published", 128, 16)
+    assert cells.ridge_grid == (1e-8, 1e-6, 1e-4, 1e-2, 1e-1, 1.0)
+    assert (settings.seed, settings.members) == (42, 3)
+    assert len(paper.units()) == 30
+    assert sum(len(paper.sources_of(backbone)) for _, backbone in paper.units()) == 40

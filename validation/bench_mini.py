@@ -1,0 +1,55 @@
+"""All 30 pairs and every study of the mini preset in one go, with the time it took.
+
+    python -m validation.bench_mini [--out FOLDER] [--jobs 2]
+
+Target: at most 40 minutes on two cores. A run that is stopped goes on.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from r2no.experiments.bench import (
+    FIGURES,
+    STUDIES,
+    BenchConfig,
+    comparable,
+    compare_sheet,
+    draw,
+    load_results,
+    run_bench,
+    study_sheet,
+)
+from r2no.training import Reporter
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("bench-mini"))
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    start, out = time.monotonic(), arguments.out
+    config = BenchConfig.of(preset="mini", out=out)
+    outcomes = run_bench(config, jobs=arguments.jobs, threads=1, reporter=Reporter())
+    failed = [outcome for outcome in outcomes if outcome.state == "failed"]
+    for outcome in failed:
+        print(f"failed: {outcome.name} {outcome.error}")
+    results = load_results(out)
+    for name in STUDIES:
+        sheet = study_sheet(name, out)
+        (out / "tables").mkdir(exist_ok=True)
+        for form in ("md", "latex", "csv"):
+            (out / "tables" / f"{name}.{form}").write_text(sheet.render(form))
+        if name in FIGURES:
+            print(f"{name}: {len(draw(name, results, out, out / 'figures'))} figures")
+        print(sheet.title, *sheet.notes, sep="\n  ")
+    for name in comparable():
+        print(f"compare {name}: {len(compare_sheet(name, results).rows)} values")
+    print(f"{len(outcomes) - len(failed)} of {len(outcomes)} results, ", end="")
+    print(f"{(time.monotonic() - start) / 60:.1f} minutes")
+    sys.exit(len(failed) > 0)
+
+
+if __name__ == "__main__":
+    main()
