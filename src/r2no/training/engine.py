@@ -26,6 +26,7 @@ from r2no.training.progress import Reporter
 
 _STATE, _BEST, _LOG = "state.safetensors", "best.safetensors", "log"
 _FORMAT = "r2no.training/1"
+_SAVE_SHARE = 20  # training lasts at least so many times as long as saving
 
 #: Loss of a batch of window numbers, with terms to log.
 LossFunction = Callable[[list[int]], tuple[Tensor, dict[str, float]]]
@@ -75,7 +76,7 @@ def optimise(
     folder: PathLike,
     title: str = "training",
     reporter: Reporter | None = None,
-    save_seconds: float = 20.0,
+    save_seconds: Number = 5.0,
     on_epoch: Callable[[int], None] | None = None,
 ) -> TrainResult:
     """Minimise ``loss`` over ``size`` windows and leave the best weights in ``module``.
@@ -91,7 +92,7 @@ def optimise(
         folder: Where the state, the best weights and the log are kept.
         title: Shown with the progress.
         reporter: Where progress is shown.
-        save_seconds: Time between two saves of the state.
+        save_seconds: Time between two saves of the state, longer where saving itself is slow.
         on_epoch: Told the number of each epoch before its first batch, also after a resume.
 
     Raises:
@@ -129,12 +130,12 @@ class _Run:
     state: _State
     on_epoch: Callable[[int], None] | None
 
-    def advance(self, title: str, reporter: Reporter, save_seconds: float) -> None:
+    def advance(self, title: str, reporter: Reporter, save_seconds: Number) -> None:
         """Run the updates that are left."""
         settings, state = self.settings, self.state
         per_epoch = -(-self.size // settings.batch_size)
         total, every = settings.total_updates(per_epoch), settings.validate_every(per_epoch)
-        last_save = time.monotonic()
+        last_save, pause = time.monotonic(), save_seconds
         order: tuple[int, list[int]] = (-1, [])
         if state.update >= total:
             return
@@ -152,9 +153,11 @@ class _Run:
                 validated = state.update % every == 0 or state.update == total
                 if validated:
                     self._validate(per_epoch)
-                if validated or time.monotonic() - last_save > save_seconds:
+                if validated or time.monotonic() - last_save > pause:
+                    begun = time.monotonic()
                     self._save()
                     last_save = time.monotonic()
+                    pause = max(save_seconds, _SAVE_SHARE * (last_save - begun))
                 step.advance(1, self._note())
 
     def _update(self, numbers: list[int], per_epoch: int) -> None:
