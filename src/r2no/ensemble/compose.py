@@ -13,7 +13,7 @@ from torch import Tensor
 
 from r2no.ensemble.columns import Columns
 from r2no.spectral import FourierCells, forward, inverse
-from r2no.spectral.transforms import space_last
+from r2no.spectral.transforms import channel_picker, space_last
 
 
 class CellWeights:
@@ -54,7 +54,9 @@ class Composition:
         self._weights, self._source = weights, source
         self._plane = weights.like(source)
         self._spectral = weights.cells.num_cells > 1
-        self._base = space_last(source[..., list(weights.measured)]).contiguous()
+        self._pick = channel_picker(weights.measured)
+        self._base = space_last(source[..., self._pick]).contiguous()
+        self._column = torch.empty_like(self._base)
         self._sum: Tensor | None = None
         if weights.columns.base:
             self._accumulate(weights.columns.number - 1, -self._base)
@@ -63,13 +65,18 @@ class Composition:
         """Take iterate h_ℓ (ℓ ≥ 1) of a member; ignored when the depth is not retained."""
         position = self._weights.columns.position(member, depth)
         if position is not None:
-            measured = space_last(iterate[..., list(self._weights.measured)])
-            self._accumulate(position, (measured - self._base).contiguous())
+            measured = space_last(iterate[..., self._pick])
+            self._accumulate(position, torch.sub(measured, self._base, out=self._column))
 
     def _accumulate(self, position: int, column: Tensor) -> None:
-        values = forward(column, len(self._weights.cells.grid)) if self._spectral else column
-        term = self._plane[position] * values
-        self._sum = term if self._sum is None else self._sum.add_(term)
+        weights, values = self._plane[position], column
+        if self._spectral:  # a real weight for both parts of a coefficient
+            spectrum = forward(column, len(self._weights.cells.grid))
+            weights, values = weights[..., None], torch.view_as_real(spectrum)
+        if self._sum is None:
+            self._sum = weights * values
+        else:
+            self._sum.addcmul_(weights, values)
 
     def result(self) -> Float[Tensor, "batch time *space_channel"]:
         """The composed field; unmeasured channels are those of the source, bit for bit."""
@@ -77,7 +84,8 @@ class Composition:
         if self._sum is None:
             return prediction
         grid = self._weights.cells.grid
-        correction = inverse(self._sum, grid) if self._spectral else self._sum
+        total = self._sum
+        correction = inverse(torch.view_as_complex(total), grid) if self._spectral else total
         for number, channel in enumerate(self._weights.measured):
             prediction[..., channel] += correction[:, :, number]
         return prediction

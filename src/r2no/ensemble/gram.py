@@ -18,9 +18,9 @@ from torch import Tensor
 from r2no.ensemble.columns import Columns
 from r2no.errors import NonFiniteError, ShapeError
 from r2no.spectral import FourierCells, forward
-from r2no.spectral.transforms import space_last
+from r2no.spectral.transforms import channel_picker, space_last
 
-_CHUNK_BYTES = 64 * 2**20
+_CHUNK_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +155,7 @@ class ColumnSpectra:
         self.target = target if self._mask is None else torch.where(self._mask, target, 0)
         batch, frames, channels = self._source.shape[:3]
         half = cells.index.numel()
-        shape = (half, channels, columns.number + 1, batch, 2 * frames)
+        shape = (columns.number + 1, batch, frames, channels, half, 2)
         self._spectra = torch.empty(shape, dtype=source.dtype, device=source.device)
         self._put(columns.number, target - self._source)
         if columns.base:
@@ -168,15 +168,14 @@ class ColumnSpectra:
             self._put(position, self._measured(iterate) - self._source)
 
     def _measured(self, field: Tensor) -> Tensor:
-        return space_last(field[..., list(self.measured)])
+        return space_last(field[..., channel_picker(self.measured)])
 
     def _put(self, position: int, values: Tensor) -> None:
         """Transform one column, (batch, time, channel, *space), into its slot."""
         if self._mask is not None:
             values = torch.where(self._mask, values, 0)
         spectrum = torch.view_as_real(forward(values.contiguous(), len(self.cells.grid)))
-        flat = spectrum.flatten(3, -2)  # batch, time, channel, coefficient, 2
-        self._spectra[:, :, position].unflatten(-1, (-1, 2)).copy_(flat.permute(3, 2, 0, 1, 4))
+        self._spectra[position] = spectrum.flatten(3, -2)  # batch, time, channel, coefficient, 2
 
     def sums(
         self, group: Int[Tensor, " batch"], num_groups: int, weight_exponent: float
@@ -188,12 +187,6 @@ class ColumnSpectra:
 
     def add_to(self, sums: GramSums, group: Int[Tensor, " batch"], weight_exponent: float) -> None:
         """Add the batch's moments to ``sums`` in place, each window to its group."""
-        if not torch.isfinite(self._spectra).all():
-            raise NonFiniteError(
-                "`source`, `iterates` and `target` must be finite on the measured channels, but a "
-                "value is NaN or infinite. Pass a mask for gaps in the target; a non-finite "
-                "iterate means the repair loop diverged."
-            )
         weights = window_weights(self.target, weight_exponent)
         for number in sorted({int(number) for number in group if number >= 0}):
             chosen = (group == number).nonzero().squeeze(1)
@@ -202,21 +195,34 @@ class ColumnSpectra:
 
     def _accumulate(self, moments: Tensor, chosen: Tensor, weights: Tensor) -> None:
         """Add m(k)·Σ_windows weight·(column product) of every coefficient to its cell."""
-        whole = len(chosen) == self._spectra.shape[3]
+        whole = len(chosen) == self._spectra.shape[1]
         index = self.cells.index.reshape(-1)
         multiplicity = self.cells.multiplicity.reshape(-1).to(self._spectra.device)
-        per_coefficient = self._spectra[0].numel() * 8
+        per_coefficient = self._spectra[..., 0, :].numel() * 8
         step = max(1, _CHUNK_BYTES // per_coefficient)
-        root = weights.sqrt()[:, None]
+        root = (multiplicity[:, None] * weights).sqrt()[:, None, None, :, None, None]
+        spectra = self._spectra if whole else self._spectra[:, chosen]
         for start in range(0, len(index), step):
-            part = self._spectra[start : start + step]
-            values = (part if whole else part[:, :, :, chosen]).double() * root
+            part = spectra[..., start : start + step, :].permute(4, 3, 0, 1, 2, 5)
+            values = part.to(torch.float64, memory_format=torch.contiguous_format).mul_(
+                root[start : start + step]
+            )
             values = values.flatten(3)  # coefficient, channel, column, observation
             products = values @ values.transpose(-1, -2)
-            products *= multiplicity[start : start + step, None, None, None]
+            _check_finite(products)
             if self.cells.shared_channels:
                 products = products.sum(1, keepdim=True)
             moments.index_add_(0, index[start : start + step], products.cpu())
+
+
+def _check_finite(products: Tensor) -> None:
+    """A value that is not finite shows in the squares of its column."""
+    if not torch.isfinite(products.diagonal(dim1=-2, dim2=-1).sum()):
+        raise NonFiniteError(
+            "`source`, `iterates` and `target` must be finite on the measured channels, but a "
+            "value is NaN or infinite. Pass a mask for gaps in the target; a non-finite "
+            "iterate means the repair loop diverged."
+        )
 
 
 def window_weights(

@@ -55,6 +55,12 @@ def channel_last(
     return field.movedim(2, -1)
 
 
+def channel_picker(channels: tuple[int, ...]) -> slice | list[int]:
+    """Index of some channels: a slice, which copies nothing, where they are neighbours."""
+    first, last = channels[0], channels[-1]
+    return slice(first, last + 1) if channels == tuple(range(first, last + 1)) else list(channels)
+
+
 def hermitian_multiplicity(grid: Grid) -> Float[Tensor, "*half"]:
     """m(k) on the half-plane (M1): 2 where the mirror image is not stored, else 1.
 
