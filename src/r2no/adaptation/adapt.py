@@ -3,6 +3,7 @@
 import contextlib
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from r2no.training import (
     SourceCache,
     cached_source,
     operator_fingerprint,
+    side_by_side,
     train_repair,
 )
 from r2no.training.backbone import fit_normalisers
@@ -79,12 +81,13 @@ def adapt(
             for name, windows in (("train", train), ("fit", fit))
         ]
         normalisers = normalisers or fit_normalisers(train)
-        modules = [
-            _train_member(
-                number, (train, caches[0]), (fit, caches[1]), normalisers, settings, work, reporter
-            )
-            for number in range(settings.members)
+        splits = ((train, caches[0]), (fit, caches[1]))
+        modules = [_initial(fields, settings, number) for number in range(settings.members)]
+        trainings = [
+            partial(_train_member, number, module, splits, normalisers, settings, work)
+            for number, module in enumerate(modules)
         ]
+        side_by_side(trainings, jobs=settings.jobs, reporter=reporter)
         repair = settings.repair
         loops = Trajectories(tuple(modules), *normalisers, repair.steps, repair.step_size)
         ensemble, errors = fit_ensemble(loops, fit, caches[1], settings, reporter)
@@ -189,30 +192,33 @@ class _Frozen:
             raise FingerprintError("`source` changed while it was meant to be frozen.")
 
 
-def _train_member(
-    number: int,
-    train: tuple[Windows, SourceCache],
-    fit: tuple[Windows, SourceCache],
-    normalisers: tuple[Normaliser, Normaliser],
-    settings: AdaptSettings,
-    work: Path,
-    reporter: Reporter,
-) -> RepairUNet:
-    fields, repair = train[0].fields, settings.repair
-    seed = settings.seed + number
+def _initial(fields: Fields, settings: AdaptSettings, number: int) -> RepairUNet:
+    """A member before training; its seed decides its weights."""
+    repair = settings.repair
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = RepairUNet(
+        torch.manual_seed(settings.seed + number)
+        return RepairUNet(
             fields.history_frames * len(fields.history_channels),
             fields.horizon_frames * len(fields.channels),
             repair.width,
             repair.depth,
             padding=repair.padding,
         )
+
+
+def _train_member(
+    number: int,
+    module: RepairUNet,
+    splits: tuple[tuple[Windows, SourceCache], tuple[Windows, SourceCache]],
+    normalisers: tuple[Normaliser, Normaliser],
+    settings: AdaptSettings,
+    work: Path,
+    reporter: Reporter,
+) -> None:
+    repair, seed = settings.repair, settings.seed + number
     train_repair(
         module,
-        train,
-        fit,
+        *splits,
         normalisers,
         repair.objective(),
         repair.train.model_copy(update={"seed": seed}),
@@ -220,7 +226,6 @@ def _train_member(
         title=f"repair module {number + 1} of {settings.members}",
         reporter=reporter,
     )
-    return module
 
 
 def _common_fields(train: Windows, fit: Windows) -> Fields:

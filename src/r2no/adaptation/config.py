@@ -59,5 +59,6 @@ class AdaptSettings(BaseModel, frozen=True, extra="forbid"):
     members: int = Field(default=3, ge=1)
     seed: int = 42
     batch_size: int = Field(default=8, ge=1, description="Windows per batch when not training.")
+    jobs: int = Field(default=1, ge=1, description="Members trained side by side (each in memory).")
     repair: RepairSettings = RepairSettings()
     ensemble: EnsembleSettings = EnsembleSettings()

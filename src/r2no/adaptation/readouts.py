@@ -11,7 +11,7 @@ import torch
 from r2no._types import Operator
 from r2no.adaptation.model import AdaptedModel
 from r2no.data.window import Windows, batches
-from r2no.ensemble import DepthErrors, SpectralEnsemble
+from r2no.ensemble import DepthErrors, JointReadouts, SpectralEnsemble
 from r2no.metrics import Accumulator
 from r2no.spectral import FourierCells
 from r2no.training import Reporter
@@ -67,20 +67,20 @@ def score_readouts(
         steps=model.trajectories.steps,
         measured=model.fields.measured,
     )
+    joint = JointReadouts(chosen)
     with reporter.step("scoring on test", len(windows)) as step:
         for numbers, window in batches(windows, model.settings.batch_size):
             source = model.source(window.history)
-            parts = {name: ensemble.compose(source) for name, ensemble in chosen.items()}
+            composition = joint.compose(source)
             errors.begin(window.target)
             for member in range(len(model.trajectories.modules)):
                 errors.add(member, 0, source, window.target, window.mask)
             for member, depth, iterate in model.trajectories(window.history, source):
                 errors.add(member, depth, iterate, window.target, window.mask)
-                for composition in parts.values():
-                    composition.add(member, depth, iterate)
+                composition.add(member, depth, iterate)
             forecasts = {name: operator(window.history) for name, operator in operators.items()}
             forecasts["finetuned"] = source
-            forecasts |= {name: composition.result() for name, composition in parts.items()}
+            forecasts |= dict(composition.results())
             for name, forecast in forecasts.items():
                 scores[name].update(forecast, window.target, window.mask)
             step.advance(len(numbers))

@@ -74,10 +74,12 @@ def gather_sums(
     reporter = reporter or Reporter(quiet=True)
     columns = ensemble.set_columns(len(trajectories.modules), trajectories.steps)
     total = GramSums.zeros(columns, ensemble.cells, len(ensemble.measured), int(group.max()) + 1)
+    part: ColumnSpectra | None = None
     with reporter.step(title, len(windows)) as step:
         for numbers, window in shared_batches(windows, batch_size):
             source = cache[numbers]
-            part = _batch_spectra(trajectories, window, source, ensemble, errors)
+            part = ensemble.begin(source, window.target, window.mask, reuse=part)
+            _roll_out(trajectories, window, source, part, errors)
             part.add_to(total, group[list(numbers)], ensemble.weight_exponent)
             step.advance(len(numbers))
     counted = torch.tensor([errors.windows])
@@ -86,18 +88,16 @@ def gather_sums(
     return total
 
 
-def _batch_spectra(
+def _roll_out(
     trajectories: Trajectories,
     window: Window,
     source: Tensor,
-    ensemble: SpectralEnsemble,
+    spectra: ColumnSpectra,
     errors: DepthErrors,
-) -> ColumnSpectra:
-    spectra = ensemble.begin(source, window.target, window.mask)
+) -> None:
     errors.begin(window.target)
     for member in range(len(trajectories.modules)):
         errors.add(member, 0, source, window.target, window.mask)
     for member, depth, iterate in trajectories(window.history, source):
         spectra.add(member, depth, iterate)
         errors.add(member, depth, iterate, window.target, window.mask)
-    return spectra

@@ -54,8 +54,10 @@ def demo(
 
 
 def _score_table(readouts: dict[str, dict[str, float]]) -> Table:
-    table = Table(title="Test split of the wake (a simulated stand-in for measurement)")
-    table.add_column("method")
+    table = Table(
+        title="Test split of the wake (a simulated stand-in for measurement)", padding=(0, 0, 0, 1)
+    )
+    table.add_column("method", no_wrap=True)
     columns = ("rmse", "frmse", "frmse_full", "rel_l2", "r2", "ke_error")
     for name in columns:
         table.add_column(name, justify="right")

@@ -33,10 +33,11 @@ class CellWeights:
             plane = full[0].T.reshape(columns.number, len(measured), *[1] * len(cells.grid))
         else:
             plane = full[cells.index].movedim((-1, -2), (0, 1))
-        self.plane = plane.contiguous()  # column, channel, *half
+            plane = plane[..., None].expand(*plane.shape, 2)  # for both parts of a coefficient
+        self.plane = plane.contiguous()  # column, channel, *half[, 2]
         self._cast: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
-    def like(self, field: Tensor) -> Float[Tensor, "column channel *half"]:
+    def like(self, field: Tensor) -> Float[Tensor, "column channel *half_and_parts"]:
         """The weights in the precision and on the device of ``field``."""
         key = (field.dtype, field.device)
         if key not in self._cast:
@@ -70,9 +71,8 @@ class Composition:
 
     def _accumulate(self, position: int, column: Tensor) -> None:
         weights, values = self._plane[position], column
-        if self._spectral:  # a real weight for both parts of a coefficient
-            spectrum = forward(column, len(self._weights.cells.grid))
-            weights, values = weights[..., None], torch.view_as_real(spectrum)
+        if self._spectral:
+            values = torch.view_as_real(forward(column, len(self._weights.cells.grid)))
         if self._sum is None:
             self._sum = weights * values
         else:

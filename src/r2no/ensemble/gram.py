@@ -9,6 +9,7 @@ They add over windows, so they stream, merge across processes and sites, and car
 solving and scoring need. Weighted by ‖y‖^-p per window, in float64, in physical units.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +21,7 @@ from r2no.errors import NonFiniteError, ShapeError
 from r2no.spectral import FourierCells, forward
 from r2no.spectral.transforms import channel_picker, space_last
 
-_CHUNK_BYTES = 8 * 2**20
+_CHUNK_BYTES = 2 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +136,8 @@ class ColumnSpectra:
 
     Under a mask the target residual and every column are set to zero where nothing was measured,
     so those points have no influence; the cells are then orthogonal only approximately, which
-    is the price of gaps.
+    is the price of gaps. The memory of an earlier batch that is no longer needed can be taken over
+    (``reuse``): it is the largest of a fit.
     """
 
     def __init__(
@@ -147,35 +149,44 @@ class ColumnSpectra:
         *,
         measured: tuple[int, ...],
         mask: Tensor | None = None,
+        reuse: "ColumnSpectra | None" = None,
     ) -> None:
         self.columns, self.cells, self.measured = columns, cells, measured
-        self._source = self._measured(source)
+        self._source = self._measured(source).contiguous()
         self._mask = None if mask is None else self._measured(mask)
         target = self._measured(target)
         self.target = target if self._mask is None else torch.where(self._mask, target, 0)
         batch, frames, channels = self._source.shape[:3]
-        half = cells.index.numel()
-        shape = (columns.number + 1, batch, frames, channels, half, 2)
-        self._spectra = torch.empty(shape, dtype=source.dtype, device=source.device)
-        self._put(columns.number, target - self._source)
+        self._order, self._runs = _by_cell(cells)
+        shape = (channels, len(self._order), columns.number + 1, batch, frames)
+        kind = source.dtype.to_complex()
+        spectra: Tensor | None = None if reuse is None else reuse._spectra
+        if spectra is None or (spectra.shape, spectra.dtype) != (shape, kind):
+            spectra = torch.empty(shape, dtype=kind, device=source.device)
+        self._spectra: Tensor = spectra
+        self._residual = torch.empty_like(self._source)
+        self._put(columns.number, target)
         if columns.base:
-            self._put(columns.number - 1, -self._source)
+            self._put(columns.number - 1, torch.zeros_like(target))
 
     def add(self, member: int, depth: int, iterate: Tensor) -> None:
         """Take iterate h_ℓ (ℓ ≥ 1) of a member; ignored when the depth is not retained."""
         position = self.columns.position(member, depth)
         if position is not None:
-            self._put(position, self._measured(iterate) - self._source)
+            self._put(position, self._measured(iterate))
 
     def _measured(self, field: Tensor) -> Tensor:
         return space_last(field[..., channel_picker(self.measured)])
 
     def _put(self, position: int, values: Tensor) -> None:
-        """Transform one column, (batch, time, channel, *space), into its slot."""
+        """Transform values - h_0, (batch, time, channel, *space), into the slot of a column."""
+        residual = torch.sub(values, self._source, out=self._residual)
         if self._mask is not None:
-            values = torch.where(self._mask, values, 0)
-        spectrum = torch.view_as_real(forward(values.contiguous(), len(self.cells.grid)))
-        self._spectra[position] = spectrum.flatten(3, -2)  # batch, time, channel, coefficient, 2
+            residual = torch.where(self._mask, residual, 0)
+        spectrum = forward(residual, len(self.cells.grid)).flatten(3)
+        for channel, slot in enumerate(self._spectra[:, :, position]):
+            by_coefficient = spectrum[:, :, channel].flatten(0, 1).t().contiguous()
+            slot.copy_(by_coefficient.index_select(0, self._order).unflatten(1, slot.shape[1:]))
 
     def sums(
         self, group: Int[Tensor, " batch"], num_groups: int, weight_exponent: float
@@ -194,25 +205,46 @@ class ColumnSpectra:
             sums.windows[number] += len(chosen)
 
     def _accumulate(self, moments: Tensor, chosen: Tensor, weights: Tensor) -> None:
-        """Add m(k)·Σ_windows weight·(column product) of every coefficient to its cell."""
-        whole = len(chosen) == self._spectra.shape[1]
-        index = self.cells.index.reshape(-1)
-        multiplicity = self.cells.multiplicity.reshape(-1).to(self._spectra.device)
-        per_coefficient = self._spectra[..., 0, :].numel() * 8
-        step = max(1, _CHUNK_BYTES // per_coefficient)
-        root = (multiplicity[:, None] * weights).sqrt()[:, None, None, :, None, None]
-        spectra = self._spectra if whole else self._spectra[:, chosen]
-        for start in range(0, len(index), step):
-            part = spectra[..., start : start + step, :].permute(4, 3, 0, 1, 2, 5)
-            values = part.to(torch.float64, memory_format=torch.contiguous_format).mul_(
-                root[start : start + step]
-            )
-            values = values.flatten(3)  # coefficient, channel, column, observation
-            products = values @ values.transpose(-1, -2)
-            _check_finite(products)
-            if self.cells.shared_channels:
-                products = products.sum(1, keepdim=True)
-            moments.index_add_(0, index[start : start + step], products.cpu())
+        """Add Σ m(k)·weight·(column product), over the coefficients of a cell, to its moments."""
+        whole = len(chosen) == self._spectra.shape[3]
+        spectra = self._spectra if whole else self._spectra[:, :, :, chosen]
+        multiplicity = self.cells.multiplicity.reshape(-1).to(self._spectra.device)[self._order]
+        root = (multiplicity[:, None] * weights).sqrt()
+        for channel, of_channel in enumerate(spectra):
+            slot = moments[:, 0 if self.cells.shared_channels else channel]
+            for cells, start, count in self._parts(of_channel[0].numel()):
+                part = slice(start, start + len(cells) * count)
+                values = torch.view_as_real(of_channel[part]).unflatten(0, (len(cells), count))
+                scale = root[part].unflatten(0, (len(cells), 1, count))[..., None, None]
+                values = values.transpose(1, 2).double() * scale
+                values = values.flatten(2)  # cell, column, observation
+                products = values @ values.transpose(-1, -2)
+                _check_finite(products)
+                slot.index_add_(0, cells, products.cpu())
+
+    def _parts(self, values: int) -> Iterator[tuple[Tensor, int, int]]:
+        """Runs of cells with the same count, cut so that a part fits in cache."""
+        for cells, start, count in self._runs:
+            step = max(1, _CHUNK_BYTES // (16 * values * count))
+            for first in range(0, len(cells), step):
+                yield cells[first : first + step], start + first * count, count
+
+
+def _by_cell(cells: FourierCells) -> tuple[Tensor, list[tuple[Tensor, int, int]]]:
+    """Coefficients ordered so that cells of one size lie together, and a run of each size.
+
+    A run is the cells' numbers, the place of its first coefficient, and coefficients per cell.
+    """
+    index = cells.index.reshape(-1)
+    counts = torch.bincount(index, minlength=cells.num_cells)
+    order = torch.argsort(counts[index] * cells.num_cells + index, stable=True)
+    runs, start = [], 0
+    for count in counts.unique().tolist():
+        if count > 0:
+            members = (counts == count).nonzero().squeeze(1)
+            runs.append((members, start, count))
+            start += count * len(members)
+    return order, runs
 
 
 def _check_finite(products: Tensor) -> None:

@@ -14,7 +14,7 @@ from r2no.ensemble.compose import CellWeights
 from r2no.ensemble.model import SpectralEnsemble
 from r2no.errors import ConfigError, NotFittedError
 from r2no.spectral import forward, inverse
-from r2no.spectral.transforms import space_last
+from r2no.spectral.transforms import channel_picker, space_last
 
 
 class JointReadouts:
@@ -26,10 +26,7 @@ class JointReadouts:
         if first is None:
             raise ConfigError("`ensembles` is empty: give at least one readout.")
         self.measured, self.grid = first.measured, first.cells.grid
-        start, stop = self.measured[0], self.measured[-1] + 1
-        near = self.measured == tuple(range(start, stop))
-        self.channels = slice(start, stop) if near else list(self.measured)
-        self._planes: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
+        self.channels = channel_picker(self.measured)
         self.used = {n: w.plane.flatten(1).any(1).tolist() for n, w in self.weights.items()}
         for name, weights in self.weights.items():
             if weights.measured != self.measured or weights.cells.grid != self.grid:
@@ -37,21 +34,6 @@ class JointReadouts:
                     f"Readout `{name}` has another grid or other measured channels than the "
                     "first. Compose readouts of one model together."
                 )
-
-    def plane(self, name: str, field: Tensor) -> Tensor:
-        """Weights like ``field``: (column, channel, *half, 2), or constants for a single cell.
-
-        Written out for real and imaginary part: multiplying without broadcasting is ten times
-        faster.
-        """
-        key = name, field.dtype, field.device
-        if key not in self._planes:
-            weights = self.weights[name]
-            plane = weights.plane.to(field)
-            if weights.cells.num_cells > 1:
-                plane = plane[..., None].expand(*plane.shape, 2).contiguous()
-            self._planes[key] = plane
-        return self._planes[key]
 
     def compose(self, source: Float[Tensor, "batch time *space_channel"]) -> "JointComposition":
         """Start one batch's predictions: ``add`` every iterate, then read ``results()``."""
@@ -92,9 +74,9 @@ class JointComposition:
         for name, position in positions.items():
             if not self._readouts.used[name][position]:
                 continue
-            plane = self._readouts.plane(name, column)[position]
-            spectral = self._readouts.weights[name].cells.num_cells > 1
-            values = spectrum if spectral else column
+            weights = self._readouts.weights[name]
+            plane = weights.like(column)[position]
+            values = spectrum if weights.cells.num_cells > 1 else column
             if name not in self._sums:
                 self._sums[name] = torch.zeros_like(values)
             self._sums[name].addcmul_(values, plane)

@@ -115,13 +115,24 @@ class SpectralEnsemble:
         source: Float[Tensor, "batch time *space_channel"],
         target: Float[Tensor, "batch time *space_channel"],
         mask: Tensor | None = None,
+        *,
+        reuse: ColumnSpectra | None = None,
     ) -> ColumnSpectra:
-        """Start a batch whose iterates will be added one by one (see :class:`ColumnSpectra`)."""
+        """Start a batch whose iterates will be added one by one (see :class:`ColumnSpectra`).
+
+        ``reuse`` is an earlier batch that has been summed up; its memory is taken over.
+        """
         if self.columns_ is None:
             raise NotFittedError("Call `set_columns(members, steps)` before streaming batches.")
         self._check(FitBatch(source, source[None, None], target, mask))
         return ColumnSpectra(
-            source, target, self.columns_, self.cells, measured=self.measured, mask=mask
+            source,
+            target,
+            self.columns_,
+            self.cells,
+            measured=self.measured,
+            mask=mask,
+            reuse=reuse,
         )
 
     def set_columns(self, members: int, steps: int) -> Columns:
@@ -145,11 +156,12 @@ class SpectralEnsemble:
     ) -> tuple[GramSums, tuple[Fold, ...]]:
         num_groups = 1 + max((max(fit + score) for fit, score in folds), default=0)
         self.columns_, blocks, total = None, StreamBlocks(), None
+        spectra: ColumnSpectra | None = None
         for item in batches:
             batch = item if isinstance(item, FitBatch) else FitBatch(*item)
             self._check(batch)
             columns = self.set_columns(batch.iterates.shape[0], batch.iterates.shape[1])
-            spectra = self.begin(batch.source, batch.target, batch.mask)
+            spectra = self.begin(batch.source, batch.target, batch.mask, reuse=spectra)
             for member in range(columns.members):
                 for depth in columns.depths:
                     spectra.add(member, depth, batch.iterates[member, depth - 1])

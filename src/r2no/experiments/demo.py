@@ -84,6 +84,7 @@ class DemoSettings:
         return AdaptSettings(
             members=self.members,
             seed=42 + 100 * self.seed,
+            jobs=2,
             repair=repair,
             ensemble=EnsembleSettings(radial=128, angular=16),
         )

@@ -9,6 +9,7 @@ from r2no.training.checkpoints import benchmark_history, load_operator, save_ope
 from r2no.training.config import TrainSettings
 from r2no.training.engine import TrainResult, optimise
 from r2no.training.operator import Persistence, PhysicalOperator, operator_fingerprint
+from r2no.training.parallel import side_by_side
 from r2no.training.progress import Reporter
 from r2no.training.repair import train_repair
 from r2no.training.source_cache import SourceCache, cached_source
@@ -26,6 +27,7 @@ __all__ = [
     "operator_fingerprint",
     "optimise",
     "save_operator",
+    "side_by_side",
     "train_operator",
     "train_repair",
 ]

@@ -1,6 +1,7 @@
 """Progress of long steps: a bar on a terminal, plain lines elsewhere."""
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +38,9 @@ class Reporter:
     def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
         self.console = console or Console(file=sys.stderr)
         self.quiet = quiet or not is_main()
+        self._lock = threading.Lock()
+        self._bars: Progress | None = None
+        self._running = 0
 
     def say(self, text: str) -> None:
         """Print one line."""
@@ -49,12 +53,30 @@ class Reporter:
         if self.quiet:
             yield _Silent()
         elif self.console.is_terminal:
-            with _bar(self.console) as progress:
+            with self._shared_bars() as progress:
                 yield _Bar(progress, title, total)
         else:
             plain = _Plain(self, title, total)
             yield plain
             plain.finish()
+
+    @contextmanager
+    def _shared_bars(self) -> Iterator[Progress]:
+        """One live display for all steps that run at the same time."""
+        with self._lock:
+            if self._bars is None:
+                self._bars = _bars(self.console)
+                self._bars.start()
+            self._running += 1
+            bars = self._bars
+        try:
+            yield bars
+        finally:
+            with self._lock:
+                self._running -= 1
+                if self._running == 0:
+                    bars.stop()
+                    self._bars = None
 
 
 class _Silent:
@@ -97,7 +119,7 @@ class _Plain:
         self._reporter.say(f"{self._title}: {state}{note}")
 
 
-def _bar(console: Console) -> Progress:
+def _bars(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
