@@ -84,7 +84,7 @@ class DemoSettings:
         return AdaptSettings(
             members=self.members,
             seed=42 + 100 * self.seed,
-            jobs=2,
+            jobs=self.members,
             repair=repair,
             ensemble=EnsembleSettings(radial=128, angular=16),
         )

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from r2no._types import Grid, Number
 from r2no.repair.loop import RepairModule, correction_at, repair_steps
 from r2no.spectral import wavenumber_radius
-from r2no.spectral.transforms import space_last
+from r2no.spectral.transforms import channel_picker, space_last
 
 SpectralNorm = Literal["ortho", "forward"]
 
@@ -110,7 +110,7 @@ class _Scored:
     def __init__(
         self, target: Tensor, measured: tuple[int, ...], known: Tensor | None, norm: SpectralNorm
     ) -> None:
-        self._measured, self._norm = list(measured), norm
+        self._measured, self._norm = channel_picker(measured), norm
         self._known = None if known is None else space_last(known[..., self._measured])
         self._count = None if self._known is None else self._known.sum().clamp_min(1)
         self._target = self.select(target)
