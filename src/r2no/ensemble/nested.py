@@ -34,6 +34,10 @@ STRICTNESS = 1.0
 #: ... and by this share: the best of a hundred trials looks a little better than it is.
 WORTH = 0.01
 
+#: Penalties whose held-out errors differ by less than this share are tied; the smallest is taken,
+#: since the final fit has more data than any fold.
+TIED = 0.001
+
 Size = tuple[int, int]
 
 
@@ -197,7 +201,10 @@ class _Search:
         return weights
 
     def attempt(self, state: _Step, size: Size) -> _Step:
-        """A partition with its penalty of lowest held-out error, starting from ``state``."""
+        """A partition with its penalty of lowest held-out error, starting from ``state``.
+
+        In a tie the smallest penalty: see ``TIED``.
+        """
         paths = [
             self._path(fit, start, size, self._grid)
             for fit, start in zip(self._fits, state.weights, strict=True)
@@ -208,7 +215,8 @@ class _Search:
                 for block, path in zip(self._blocks, paths, strict=True)
             ]
         )  # block, ridge
-        number = int(errors.sum(0).argmin())
+        total = errors.sum(0)
+        number = int((total <= (1 + TIED) * total.min()).nonzero()[0])
         weights = [self._spread(path[number], size) for path in paths]
         return _Step(size, self._grid[number], weights, errors[:, number])
 
