@@ -17,6 +17,10 @@ class ShapeError(R2NOError, ValueError):
     """A tensor has the wrong number of axes, frames, channels or windows."""
 
 
+class LayoutError(ShapeError):
+    """A network was given, or gave, its axes in another order than declared."""
+
+
 class NonFiniteError(R2NOError, ValueError):
     """NaN or infinity where finite numbers are needed."""
 
