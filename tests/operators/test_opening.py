@@ -44,7 +44,9 @@ def test_factory_and_file_give_the_network_back(form: str, tmp_path: Path) -> No
 def test_weights_must_fit_in_full(tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
     torch.save({"weight": torch.zeros(8, 7), "extra": torch.zeros(1)}, path)
-    with pytest.raises(CheckpointMismatchError, match=r"unexpected: `extra`.*\(8, 7\) for \(8, 8\)"):
+    with pytest.raises(
+        CheckpointMismatchError, match=r"unexpected: `extra`.*\(8, 7\) for \(8, 8\)"
+    ):
         operators.from_python(TOY, path)
     torch.save({"other": torch.zeros(1)}, path)
     with pytest.raises(CheckpointMismatchError, match="missing: `weight`"):

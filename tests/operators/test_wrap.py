@@ -66,7 +66,9 @@ def mixing(layout: str, matrix: Tensor) -> nn.Module:
     return Network()
 
 
-@pytest.mark.parametrize("layout", ["B T H W C", "B C T H W", "B T C H W", "B (T C) H W", "B (C T) H W"])
+@pytest.mark.parametrize(
+    "layout", ["B T H W C", "B C T H W", "B T C H W", "B (T C) H W", "B (C T) H W"]
+)
 def test_one_operator_forecasts_the_same_in_every_layout(layout: str) -> None:
     matrix = torch.randn(8, 8, generator=torch.Generator().manual_seed(2))
     x = history()

@@ -21,7 +21,13 @@ from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
 from r2no.ensemble import DepthErrors, SpectralEnsemble
 from r2no.errors import ConfigError, FileDamagedError, FingerprintError
-from r2no.operators.packing import SOURCE_FILE, describe_source, load_source, save_source
+from r2no.operators.packing import (
+    SOURCE_FILE,
+    check_describable,
+    describe_source,
+    load_source,
+    save_source,
+)
 from r2no.repair import RepairUNet
 from r2no.spectral import FourierCells
 from r2no.training import load_operator, operator_fingerprint
@@ -36,6 +42,10 @@ _SAME_ANSWER = 1e-4
 
 def save(model: AdaptedModel, folder: Path, include_source: IncludeSource = "auto") -> Path:
     """Write a model; the manifest comes last, so a folder without one is unfinished."""
+    if include_source == "auto":
+        include_source = describe_source(model.source) is not None
+    elif include_source:
+        check_describable(model.source)  # before anything is written
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     files = {"ensemble.safetensors": model.ensemble.state()}
@@ -134,11 +144,9 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _write_source(
-    source: Operator, folder: Path, include: IncludeSource
+    source: Operator, folder: Path, include: bool
 ) -> tuple[dict[str, Any], list[str]]:
     state = storage.fingerprint(operator_state(source))
-    if include == "auto":
-        include = describe_source(source) is not None
     if not include:
         return {"included": False, "type": type(source).__name__, "state": state}, []
     found, names = save_source(source, folder)

@@ -43,8 +43,8 @@ def describe_source(source: Operator) -> dict[str, Any] | None:
     return {**found, "wrap": _describe_wrap(source)}
 
 
-def save_source(source: Operator, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Write ``source`` into ``folder``; returns its description and the names of its files.
+def check_describable(source: Operator) -> dict[str, Any]:
+    """The description of ``source``.
 
     Raises:
         ConfigError: if it is not known how to make it again.
@@ -56,6 +56,12 @@ def save_source(source: Operator, folder: Path) -> tuple[dict[str, Any], list[st
             "make it again. Build it with `operators.from_python`, with plain values as arguments, "
             "or save with `include_source=False` and give it to `r2no.load`."
         )
+    return found
+
+
+def save_source(source: Operator, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Write ``source`` into ``folder``; returns its description and the names of its files."""
+    found = check_describable(source)
     if isinstance(source, PhysicalOperator):
         save_operator(source, folder / SOURCE_FILE, backbone=found["backbone"])
         return found, [SOURCE_FILE]
