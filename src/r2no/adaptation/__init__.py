@@ -3,6 +3,7 @@
 from r2no.adaptation.adapt import adapt, update
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.adaptation.model import AdaptedModel, load
+from r2no.adaptation.predict import write_predictions
 from r2no.adaptation.readouts import readouts, score_readouts
 from r2no.adaptation.trajectories import Trajectories
 
@@ -17,4 +18,5 @@ __all__ = [
     "readouts",
     "score_readouts",
     "update",
+    "write_predictions",
 ]

@@ -15,6 +15,7 @@ from r2no.data.names import nearest
 from r2no.data.recordings import Recording
 from r2no.data.splits import By, Splits, allot, time_blocks
 from r2no.errors import ConfigError, EmptySplitError, UnknownNameError
+from r2no.storage import fingerprint
 
 _CHEAP = 2**28  # bytes that are counted without being asked
 
@@ -100,6 +101,15 @@ class Measurements:
             return self.mask is not None
         floats = (r.values for r in self.recordings if r.values.dtype.kind == "f")
         return any(not np.isfinite(piece).all() for values in floats for piece in values.pieces())
+
+    @property
+    def identity(self) -> str:
+        """A quick hash: names, coordinates, ends of each recording, sizes and dates of files.
+
+        For going on with a stopped run without reading everything; ``windows().fingerprint`` is
+        the hash of all values.
+        """
+        return fingerprint(self.channels, self.mask, [r.identity() for r in self.recordings])
 
     def describe(self, *, count: bool | None = None) -> str:
         """How the data were understood, in a few lines.

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import xarray as xr
@@ -19,6 +20,7 @@ class Recording:
 
     Attributes:
         name: The file, and the place along the trajectory dimension.
+        file: The file, if it is one.
         values: The frames.
         valid: The mask, if the data set has one.
         channels: Names of the channels.
@@ -32,6 +34,7 @@ class Recording:
     """
 
     name: str
+    file: str
     values: LazyTrajectory
     valid: LazyTrajectory | None
     channels: tuple[str, ...]
@@ -42,6 +45,12 @@ class Recording:
     coordinates: Mapping[str, xr.Variable]
     constants: tuple[float, ...]
     ignored: Mapping[str, str]
+
+    def identity(self) -> list[Any]:
+        """What tells it from another without reading all of it."""
+        times = None if self.time.variable is None else self.time.variable.values.astype(str)
+        ends = [self.values[:1], self.values[-1:]]
+        return [self.name, list(self.values.shape), times, ends, self.constants, _dates(self.file)]
 
 
 def read_recordings(
@@ -64,7 +73,12 @@ def read_recordings(
     chosen, ignored = _choose(data, variables, dims, mask, where)
     roles = next(iter(chosen.values()))
     read = partial(
-        _recording, variables=variables, ignored=ignored, mask=mask, conditioning=conditioning
+        _recording,
+        file=name,
+        variables=variables,
+        ignored=ignored,
+        mask=mask,
+        conditioning=conditioning,
     )
     if "trajectory" not in roles:
         return [read(name, data, chosen)]
@@ -150,6 +164,7 @@ def _recording(
     data: xr.Dataset,
     chosen: Mapping[str, Mapping[str, str]],
     *,
+    file: str,
     variables: Sequence[str] | None,
     ignored: Mapping[str, str],
     mask: str | None,
@@ -167,6 +182,7 @@ def _recording(
         channels, units = [channels[n] for n in order], [units[n] for n in order]
     return Recording(
         name,
+        file,
         values,
         None if mask is None else _mask(data, mask, dims, where),
         tuple(channels),
@@ -217,6 +233,14 @@ def _mask(data: xr.Dataset, name: str, dims: Sequence[str], where: str) -> LazyT
     if missing:
         variable = variable.set_dims({**missing, **variable.sizes})
     return LazyTrajectory.of([Part(variable)], dims)
+
+
+def _dates(file: str) -> list[tuple[int, int]]:
+    """Size and date of change of a file, or of all files in a folder."""
+    path = Path(file)
+    inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+    found = [one.stat() for one in inside if one.is_file()]
+    return [(one.st_size, one.st_mtime_ns) for one in found]
 
 
 def _constant(data: xr.Dataset, name: str, where: str) -> float:
