@@ -63,7 +63,7 @@ def write_predictions(
     windows, known = _windows(model.fields, data, origins, stride)
     horizon = model.fields.horizon_frames
     layout = forecast_layout(data, known, horizon).assign_attrs(_provenance(model))
-    file = ForecastFile(
+    opening = ForecastFile(
         path,
         layout,
         forecast_variables(data),
@@ -72,7 +72,7 @@ def write_predictions(
         rows=batch_size,
         overwrite=overwrite,
     )
-    with reporter.step("forecasting", len(windows)) as step:
+    with opening as file, reporter.step("forecasting", len(windows)) as step:
         step.advance(file.done)
         for number, start in enumerate(range(file.done, len(windows), batch_size), 1):
             stop = min(start + batch_size, len(windows))
@@ -81,7 +81,7 @@ def write_predictions(
             if number % _SAVE_EVERY == 0:
                 file.save()
             step.advance(stop - start)
-    return file.finish()
+        return file.finish()
 
 
 def _windows(

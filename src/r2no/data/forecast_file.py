@@ -30,11 +30,13 @@ class _Sink(Protocol):
 
     def sync(self) -> None: ...
 
+    def complete(self) -> None: ...
+
     def close(self) -> None: ...
 
 
 class ForecastFile:
-    """A forecast on its way to disk.
+    """A forecast on its way to disk; a context manager, which closes what is open.
 
     Args:
         path: Ends in ``.nc`` or ``.zarr``.
@@ -68,7 +70,8 @@ class ForecastFile:
             )
         self._part = self.path.with_name(self.path.name + ".part")
         self._note = self.path.with_name(self.path.name + ".part.json")
-        self._key, self._sink = key, None
+        self._key = key
+        self._sink: _Sink | None = None
         self.rows = layout.sizes[dims[0]]
         self.done = self._find_done(overwrite)
         if self.done < self.rows:
@@ -76,6 +79,13 @@ class ForecastFile:
             if self.done == 0:
                 self._begin(kind, layout, variables, dims, rows)
             self._sink = kind(self._part, tuple(variables), storage.read_json(self._note))
+
+    def __enter__(self) -> "ForecastFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._sink is not None:
+            self._sink.close()
 
     def write(self, values: Mapping[str, np.ndarray]) -> None:
         """Write the next rows."""
@@ -98,6 +108,7 @@ class ForecastFile:
         """Give the file its name; all rows must have been written."""
         if self._sink is not None:
             self._sink.sync()
+            self._sink.complete()
             self._sink.close()
             _remove(self.path)
             os.replace(self._part, self.path)
@@ -184,6 +195,9 @@ class _NetCDF:
         self._file.flush()
         os.fsync(self._file.fileno())
 
+    def complete(self) -> None:
+        return
+
     def close(self) -> None:
         self._file.close()
 
@@ -228,8 +242,11 @@ class _Zarr:
     def sync(self) -> None:
         return  # every chunk is a complete file when it is written
 
-    def close(self) -> None:
+    def complete(self) -> None:
         self._package.consolidate_metadata(self._part, zarr_format=2)
+
+    def close(self) -> None:
+        return
 
 
 def _package(name: str, extra: str) -> Any:
