@@ -37,6 +37,14 @@ class DataError(R2NOError, ValueError):
     """A data set is incomplete, inconsistent or of an unknown format."""
 
 
+class UnknownNameError(R2NOError, LookupError):
+    """A variable or dimension has another name; the message gives the nearest one."""
+
+
+class IrregularGridError(R2NOError, ValueError):
+    """A coordinate does not advance in equal steps."""
+
+
 class FileDamagedError(R2NOError, OSError):
     """A file is truncated, altered or not what it claims to be."""
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 import xarray
-from tests.adaptation.test_adapt import SETTINGS
-from tests.conftest import travelling_wave
 
 import r2no
 from r2no.data import ArrayWindows
 from r2no.errors import ConfigError, DataError, ShapeError
 from r2no.operators import Forecasts
 from r2no.training import operator_fingerprint
+from tests.adaptation.test_adapt import SETTINGS
+from tests.conftest import travelling_wave
 
 SEEDS = range(7)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.operators.toys import FrameMix
 from torch import Tensor, nn
 
 from r2no import operators, storage
 from r2no.errors import CheckpointMismatchError, ConfigError, FileDamagedError, NonFiniteError
+from tests.operators.toys import FrameMix
 
 TOY = "tests.operators.toys:FrameMix"
 

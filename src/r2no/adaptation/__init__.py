@@ -5,6 +5,7 @@ from r2no.adaptation.artifact import load
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.adaptation.export import export
 from r2no.adaptation.model import AdaptedModel
+from r2no.adaptation.predict import write_predictions
 from r2no.adaptation.readouts import readouts, score_readouts
 from r2no.adaptation.trajectories import Trajectories
 
@@ -20,4 +21,5 @@ __all__ = [
     "readouts",
     "score_readouts",
     "update",
+    "write_predictions",
 ]

@@ -146,6 +146,11 @@ class AdaptedModel:
         )
         return replace(self, ensemble=pooled, fit_errors=errors, provenance=provenance)
 
+    @property
+    def identity(self) -> str:
+        """A hash of the source and the repair loops."""
+        return storage.fingerprint(self.provenance["source"], self._modules_fingerprint())
+
     def _modules_fingerprint(self) -> str:
         states = [dict(module.state_dict()) for module in self.trajectories.modules]
         of = self.trajectories.of_history, self.trajectories.of_field

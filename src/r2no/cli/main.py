@@ -16,6 +16,7 @@ from r2no.cli import (  # each registers itself
     data,
     evaluate,
     inspect,
+    predict,
     train,
 )
 from r2no.cli.app import app, console
@@ -23,7 +24,18 @@ from r2no.ensemble import Verdict
 from r2no.errors import R2NOError
 from r2no.training import Reporter
 
-__all__ = ["adapt", "app", "bench", "checkpoints", "data", "evaluate", "inspect", "main", "train"]
+__all__ = [
+    "adapt",
+    "app",
+    "bench",
+    "checkpoints",
+    "data",
+    "evaluate",
+    "inspect",
+    "main",
+    "predict",
+    "train",
+]
 
 
 @app.command()
