@@ -27,6 +27,8 @@ class ModelHub(Handler):
             return self._json(
                 {"url": f"http://{self.headers['Host']}/owner/name", "name": "owner/name"}
             )
+        if path == "/api/validate-yaml":
+            return self._json({"errors": [], "warnings": []})
         if path.endswith("/preupload/main"):
             files = json.loads(content)["files"]
             modes = [

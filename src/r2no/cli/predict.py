@@ -41,6 +41,9 @@ def predict(
     source: Annotated[
         Path | None, typer.Option(help="Checkpoint of the source, if not in the artifact.")
     ] = None,
+    trust_source: Annotated[
+        bool, typer.Option(help="Import the factory, or open the program, the artifact names.")
+    ] = False,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Forecasts at a time.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace a file of other origin.")] = False,
 ) -> None:
@@ -65,7 +68,8 @@ def predict(
         conditioning=conditioning or (),
     )
     console.print(measured.describe(), highlight=False, markup=False, soft_wrap=True)
-    model = load(artifact, load_operator(source or artifact / "source.safetensors")[0])
+    operator = None if source is None else load_operator(source)[0]
+    model = load(artifact, operator, trust_source=trust_source)
     path = write_predictions(
         model,
         measured,
