@@ -7,14 +7,12 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from r2no._types import PathLike
+from r2no._types import Number, PathLike
 from r2no.adaptation import AdaptSettings
 from r2no.data.names import nearest
 from r2no.data.normalise import Normaliser
 from r2no.errors import ConfigError
 from r2no.experiments.realpdebench.config_file import read_yaml
-
-Number = float | int
 
 
 class SplitConfig(BaseModel, frozen=True, extra="forbid"):
@@ -173,7 +171,9 @@ def _keys(parts: list[str]) -> list[str]:
     for part in parts:
         field = model.model_fields.get(part)
         options = getattr(field.annotation, "__args__", (field.annotation,)) if field else ()
-        models = [item for item in options if isinstance(item, type) and issubclass(item, BaseModel)]
+        models = [
+            item for item in options if isinstance(item, type) and issubclass(item, BaseModel)
+        ]
         if not models:
             return []
         model = models[0]
