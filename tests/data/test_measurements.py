@@ -162,7 +162,7 @@ def test_dimensions_are_guessed_from_cf_attributes_names_and_dates() -> None:
     for part in (
         "time = n, height = a, width = b",
         "600 s",
-        "1 trajectories of 30 frames",
+        "1 trajectory of 30 frames",
         "static",
     ):
         assert part in text
@@ -472,3 +472,42 @@ def test_data_larger_than_memory_are_read_in_slices() -> None:
     assert torch.equal(last.target, torch.from_numpy(expected))
     assert "not counted" in str(data)
     assert virtual.largest < 100e6
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_files_are_mapped_where_they_can_be(save, tmp_path) -> None:
+    data = data_set()
+    arrays = {name: values.values for name, values in data.variables.items()}
+    arrays["u"] = np.asfortranarray(arrays["u"])
+    save(tmp_path / "a.npz", Re=np.float32(3), **arrays)
+    found = r2no.data.open(tmp_path / "a.npz", conditioning=("Re",))
+    mapped = isinstance(found.recordings[0].values.parts[0].variable.data, np.memmap)
+    assert mapped == (save is np.savez)
+    window = found.windows(4, 3)[5]
+    assert torch.equal(window.target, torch.from_numpy(stacked(data)[9:12]))
+    assert (window.history[..., 2] == 3).all()
+
+
+def test_loading_into_memory_changes_nothing_but_speed(tmp_path) -> None:
+    path = tmp_path / "a.nc"
+    gappy().to_netcdf(path)
+    data = r2no.data.open(path, mask="valid")
+    loaded = data.load()
+    assert_same(loaded.windows(4, 3), data.windows(4, 3))
+    path.unlink()
+    assert loaded.windows(4, 3)[0].mask is not None
+
+
+def test_single_level_is_no_dimension_of_the_grid() -> None:
+    data = data_set()
+    found = r2no.data.open(data.expand_dims(level=[850.0], height_class=1))
+    assert_same(found.windows(4, 3), reference(data))
+
+
+def test_missing_entry_of_a_mask_is_not_valid() -> None:
+    data = gappy(hidden=0.0)
+    expected = r2no.data.open(data, mask="valid")
+    data["valid"] = data["valid"].astype(np.float32).where(data["valid"])  # 1 and NaN
+    found = r2no.data.open(data, mask="valid", variables=("u", "v"))
+    assert torch.equal(found.windows(4, 3)[2].mask, expected.windows(4, 3)[2].mask)
+    assert found.missing == expected.missing

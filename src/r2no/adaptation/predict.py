@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -88,8 +88,11 @@ def _windows(
     fields: Fields, data: Measurements, origins: Origins, stride: int | None
 ) -> tuple[ArrayWindows, list[tuple[int, int]]]:
     """Windows to forecast from, and of each its trajectory and last known frame."""
-    if stride is not None and stride < 1:
-        raise ConfigError(f"`stride` must be at least 1, but got {stride}.")
+    if origins not in get_args(Origins) or (stride is not None and stride < 1):
+        raise ConfigError(
+            f"`origins` must be one of {get_args(Origins)} and `stride` at least 1, but got "
+            f"{origins!r} and {stride}."
+        )
     history = fields.history_frames
     first = [max(n - history, 0) if origins == "last" else 0 for n in data.frames]
     windows = data.windows(

@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from r2no._types import Number
+from r2no.data.array_checks import check_shapes, constant_names, read_constants
 from r2no.data.gaps import fill_gaps
-from r2no.data.lazy import LazyTrajectory
+from r2no.data.lazy import LazyTrajectory, as_mask
 from r2no.data.mapped import MappedFile
 from r2no.data.window import Fields, Window
 from r2no.errors import (
     ConfigError,
     EmptySplitError,
-    GridMismatchError,
     NonFiniteError,
     ShapeError,
 )
@@ -102,7 +102,7 @@ class ArrayWindows(Dataset[Window]):
                 f"float64, but got {history}, {horizon}, {stride} and {dtype}."
             )
         self._trajectories = list(trajectories)
-        _check_shapes(self._trajectories, history if beyond else history + horizon)
+        check_shapes(self._trajectories, history if beyond else history + horizon)
         shape = self._trajectories[0].shape
         names = tuple(map(str, range(shape[-1]))) if channels is None else tuple(channels)
         if len(names) != shape[-1]:
@@ -110,14 +110,14 @@ class ArrayWindows(Dataset[Window]):
                 f"`channels` must name the {shape[-1]} channels of the last axis, but got {names}."
             )
         self._stride, self._dtype, self._beyond = stride, dtype, beyond
-        self._constants = _constants(conditioning, len(self._trajectories))
+        self._constants = read_constants(conditioning, len(self._trajectories))
         self.fields = Fields(
             grid=tuple(shape[1:-1]),
             history_frames=history,
             horizon_frames=horizon,
             channels=names,
             measured=tuple(range(shape[-1])) if measured is None else tuple(measured),
-            conditioning=_constant_names(self._constants, conditioning_names),
+            conditioning=constant_names(self._constants, conditioning_names),
             units=tuple(units),
             spacing=tuple(map(float, spacing)),
             time_step=float(time_step),
@@ -288,59 +288,7 @@ def _as_tensor(array: Array, dtype: torch.dtype) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach().to(device="cpu", dtype=dtype, copy=True)
     plain = {torch.float32: np.float32, torch.float64: np.float64, torch.bool: np.bool_}[dtype]
+    if dtype == torch.bool:
+        array = as_mask(np.asarray(array))
     with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and is found as such
         return torch.from_numpy(np.array(array, dtype=plain, order="C", subok=False))
-
-
-def _check_shapes(trajectories: list[Array], window: int) -> None:
-    if not trajectories:
-        raise EmptySplitError("`trajectories` is empty. Give at least one array.")
-    first = tuple(trajectories[0].shape)
-    for number, trajectory in enumerate(trajectories):
-        shape = tuple(trajectory.shape)
-        if not 3 <= len(shape) <= 5:
-            raise ShapeError(
-                "A trajectory must have axes (time, space..., channel) with one to three spatial "
-                f"axes, but number {number} has shape {shape}. Add the missing axes with reshape."
-            )
-        if len(shape) != len(first) or shape[1:-1] != first[1:-1]:
-            raise GridMismatchError(
-                f"Trajectories must share one grid, but number 0 has {first[1:-1]} and number "
-                f"{number} has {shape[1:-1]}. Resample them, or make one data set per grid."
-            )
-        if shape[-1] != first[-1]:
-            raise ShapeError(
-                f"Trajectories must share their channels, but number 0 has {first[-1]} and number "
-                f"{number} has {shape[-1]} on the last axis."
-            )
-        if shape[0] < window:
-            raise EmptySplitError(
-                f"Trajectory {number} has {shape[0]} frames, fewer than the {window} of a window. "
-                "Shorten `history` or `horizon`, or leave the trajectory out."
-            )
-
-
-def _constants(
-    conditioning: Sequence[Sequence[float]] | None, trajectories: int
-) -> list[tuple[float, ...]]:
-    if conditioning is None:
-        return [()] * trajectories
-    constants = [tuple(float(value) for value in values) for values in conditioning]
-    if len(constants) != trajectories or len({len(values) for values in constants}) > 1:
-        raise ShapeError(
-            f"`conditioning` must hold one tuple of the same length for each of {trajectories} "
-            f"trajectories, but got {constants}."
-        )
-    if not all(np.isfinite(values).all() for values in constants):
-        raise NonFiniteError(f"`conditioning` must be finite, but got {constants}.")
-    return constants
-
-
-def _constant_names(
-    constants: list[tuple[float, ...]], names: Sequence[str] | None
-) -> tuple[str, ...]:
-    count = len(constants[0])
-    found = tuple(f"constant {n}" for n in range(count)) if names is None else tuple(names)
-    if len(found) != count:
-        raise ShapeError(f"`conditioning_names` must hold {count} names, but got {found}.")
-    return found

@@ -14,6 +14,7 @@ from torch import Tensor
 from xarray.core import indexing
 
 from r2no.data.lazy import SlicedArray, lazily
+from r2no.data.mapped import read_npz
 from r2no.data.names import role_of_name
 from r2no.errors import ConfigError, DataError, ShapeError
 
@@ -92,8 +93,7 @@ def _read_file(path: Path, axes: Sequence[str] | None, labels: Sequence[str] | N
             return _from_hdf5(path, axes)
         if kind == "npy":
             return _from_array(np.load(path, mmap_mode="r"), axes, labels)
-        with np.load(path) as archive:
-            return _from_named({name: archive[name] for name in archive.files}, axes, f"`{path}`")
+        return _from_named(read_npz(path), axes, f"`{path}`")
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, (DataError, ShapeError, ConfigError)):
             raise

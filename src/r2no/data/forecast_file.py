@@ -112,7 +112,7 @@ class ForecastFile:
             self._sink.close()
             _remove(self.path)
             os.replace(self._part, self.path)
-            self._note.unlink(missing_ok=True)
+        self._note.unlink(missing_ok=True)
         return self.path
 
     def _find_done(self, overwrite: bool) -> int:

@@ -32,7 +32,9 @@ class Part:
         found = self.variable.isel({dims[0]: frames})
         if self.channel is None:
             return found.transpose(*dims).to_numpy()[..., None]
-        return found.transpose(*dims, self.channel).to_numpy()[..., list(self.picked)]
+        values = found.transpose(*dims, self.channel).to_numpy()
+        everything = self.picked == tuple(range(values.shape[-1]))
+        return values if everything else values[..., list(self.picked)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,12 @@ class LazyTrajectory:
                 chosen.append(replace(part, picked=(number,)))
         return replace(self, parts=tuple(chosen))
 
+    def load(self) -> "LazyTrajectory":
+        """The same, in memory."""
+        return replace(
+            self, parts=tuple(replace(p, variable=p.variable.compute()) for p in self.parts)
+        )
+
     def pieces(self) -> Iterator[np.ndarray]:
         """All frames in order, a bounded number of bytes at a time."""
         per_frame = max(self.nbytes // max(len(self), 1), 1)
@@ -136,6 +144,11 @@ class SlicedArray(BackendArray):
                 f"gave {found.shape}. It must slice like a NumPy array."
             )
         return found
+
+
+def as_mask(values: np.ndarray) -> np.ndarray:
+    """True where a mask says valid; a missing entry of the mask is not."""
+    return np.nan_to_num(values).astype(bool) if values.dtype.kind == "f" else values.astype(bool)
 
 
 def lazily(array: Any) -> Any:

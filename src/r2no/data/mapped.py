@@ -1,6 +1,8 @@
-"""Memory-mapped arrays that travel to worker processes as a place in a file."""
+"""Memory-mapped arrays: inside npz files, and on their way to worker processes."""
 
 import mmap
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,3 +35,35 @@ class MappedFile:
                 f"Could not map `{self.file}` again in another process: {error}. "
                 "Keep the file in place while its windows are in use."
             ) from error
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an npz file, memory-mapped where they are not compressed (``np.savez``)."""
+    found = {}
+    with zipfile.ZipFile(path) as archive, np.load(path) as loaded:
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            stored = member.compress_type == zipfile.ZIP_STORED
+            mapped = _map_member(path, archive, member) if stored else None
+            found[name] = loaded[name] if mapped is None else mapped
+    return found
+
+
+def _map_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray | None:
+    """An array in its place in the archive; None if it is of a kind that cannot be mapped."""
+    with archive.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        if version not in ((1, 0), (2, 0)):
+            return None
+        read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+            version, np.lib.format.read_array_header_2_0
+        )
+        shape, by_column, dtype = read(stream)
+        header = stream.tell()
+    if dtype.hasobject or 0 in shape or not shape:
+        return None
+    with path.open("rb") as file:
+        file.seek(member.header_offset + 26)  # lengths of name and extra field, then the content
+        lengths = np.frombuffer(file.read(4), dtype="<u2")
+    offset = member.header_offset + 30 + int(lengths.sum()) + header
+    return np.memmap(path, dtype, "r", offset, shape, "F" if by_column else "C")

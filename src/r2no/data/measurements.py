@@ -1,16 +1,16 @@
 """Measurements: files, arrays or xarray objects as trajectories that windows are cut from."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from r2no._types import Number
 from r2no.data.arrays import ArrayWindows
 from r2no.data.coordinates import Axis
-from r2no.data.lazy import LazyTrajectory
+from r2no.data.lazy import LazyTrajectory, as_mask
 from r2no.data.names import nearest
 from r2no.data.recordings import Recording
 from r2no.data.splits import By, Splits, allot, time_blocks
@@ -83,11 +83,10 @@ class Measurements:
         """Share of missing values by channel; reads everything once, in pieces."""
         lost, total = np.zeros(len(self.channels)), 0
         for recording in self.recordings:
-            pieces: Iterable[np.ndarray]
             if recording.valid is None:
                 pieces = map(np.isfinite, recording.values.pieces())
             else:
-                pieces = (piece.astype(bool) for piece in recording.valid.pieces())
+                pieces = map(as_mask, recording.valid.pieces())
             for valid in pieces:
                 flat = valid.reshape(-1, valid.shape[-1])
                 lost += (~flat).sum(0)  # a mask has one column, which holds for every channel
@@ -125,12 +124,12 @@ class Measurements:
         frames = sorted(set(self.frames))
         span = f"{frames[0]}" if len(frames) == 1 else f"{frames[0]} to {frames[-1]}"
         step = f"{self.time_step:.6g} {first.time.units}".rstrip()
-        size = f"{self.nbytes / 2**20:.1f} MiB"
+        number = "1 trajectory" if len(self) == 1 else f"{len(self)} trajectories"
         lines = [
-            f"Measurements: {len(self)} trajectories of {span} frames, {size}",
+            f"Measurements: {number} of {span} frames, {self.nbytes / 1e9:.3g} GB",
             f"  channels    {', '.join(channels)}",
             f"  dimensions  {roles}",
-            f"  grid        {' x '.join(map(str, self.space))}",
+            f"  grid        {', '.join(map(str, self.space))}",
             f"  time step   {step if first.time.variable is not None else '1 (no coordinate)'}",
             f"  gaps        {self._gaps_line(count)}",
         ]
@@ -173,6 +172,14 @@ class Measurements:
                 for r in self.recordings
             ),
         )
+
+    def load(self) -> "Measurements":
+        """The same data in memory: training reads every window many times."""
+        loaded = [
+            replace(r, values=r.values.load(), valid=r.valid and r.valid.load())
+            for r in self.recordings
+        ]
+        return replace(self, recordings=tuple(loaded))
 
     def windows(
         self,
@@ -246,6 +253,8 @@ class Measurements:
         Raises:
             EmptySplitError: if there are too few trajectories or frames.
         """
+        if by not in get_args(By):
+            raise ConfigError(f"`by` must be one of {get_args(By)}, but got {by!r}.")
         shares = {"train": float(train), "fit": float(fit), "test": float(test)}
         if by == "trajectory" or (by == "auto" and len(self) >= 3):
             order = np.arange(len(self))

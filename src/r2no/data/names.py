@@ -98,6 +98,15 @@ def find_roles(
     return {role: roles[role] for role in ROLES if role in roles}
 
 
+def single_points(data: xr.Dataset, given: Mapping[str, str]) -> list[str]:
+    """Dimensions of size one that mean nothing for a field, such as a single level."""
+    return [
+        str(name)
+        for name, size in data.sizes.items()
+        if size == 1 and name not in given.values() and _role(data, str(name)) in (None, "depth")
+    ]
+
+
 def _role(data: xr.Dataset, name: str) -> str | None:
     if name in data.variables:
         coordinate = data.variables[name]

@@ -10,7 +10,7 @@ import xarray as xr
 
 from r2no.data.coordinates import Axis, read_axis
 from r2no.data.lazy import LazyTrajectory, Part
-from r2no.data.names import SPACE, check_given, find_roles, nearest
+from r2no.data.names import SPACE, check_given, find_roles, nearest, single_points
 from r2no.errors import DataError, GridMismatchError, UnknownNameError
 
 
@@ -65,6 +65,7 @@ def read_recordings(
     """The recordings of one data set: itself, or one for each place along its trajectory dim."""
     where = f"`{name}`"
     check_given(data, dims, where)
+    data = data.squeeze(single_points(data, dims))
     if mask is not None and mask not in data.variables:
         raise UnknownNameError(
             f"`mask` names {mask!r}, but {where} has no such variable. "
