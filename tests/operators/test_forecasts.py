@@ -9,7 +9,7 @@ import xarray
 
 import r2no
 from r2no.data import ArrayWindows
-from r2no.errors import ConfigError, DataError, ShapeError
+from r2no.errors import ConfigError, DataError, FingerprintError, ShapeError
 from r2no.operators import Forecasts
 from r2no.training import operator_fingerprint
 from tests.adaptation.test_adapt import SETTINGS
@@ -100,6 +100,14 @@ def test_forecasts_can_be_adapted_scored_saved_and_loaded(
     assert torch.equal(again.predict(history), model.predict(history))
     with pytest.raises(ConfigError, match=r"does not bring its source.*`Forecasts`"):
         r2no.load(path)
+    runs = [simulation(s) for s in SEEDS]
+    runs[6] = runs[6] + 1  # not what the probe is of
+    with pytest.raises(FingerprintError, match="not the operator"):
+        r2no.load(path, source=Forecasts(cut(SEEDS), runs))
+    with pytest.raises(ConfigError, match="source_input=True"):
+        model.export(tmp_path / "model.pt2")
+    program = torch.export.load(model.export(tmp_path / "repair.pt2", source_input=True)).module()
+    torch.testing.assert_close(program(history, alongside(history)), model.predict(history))
 
 
 def test_changed_forecasts_change_the_fingerprint() -> None:

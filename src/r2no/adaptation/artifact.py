@@ -31,7 +31,7 @@ from r2no.operators.packing import (
 from r2no.repair import RepairUNet
 from r2no.spectral import FourierCells
 from r2no.training import load_operator, operator_fingerprint
-from r2no.training.operator import operator_state
+from r2no.training.operator import operator_identity
 
 FORMAT = "r2no.artifact/2"
 _READABLE = ("r2no.artifact/1", FORMAT)
@@ -146,11 +146,11 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
 def _write_source(
     source: Operator, folder: Path, include: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    state = storage.fingerprint(operator_state(source))
+    identity = operator_identity(source)
     if not include:
-        return {"included": False, "type": type(source).__name__, "state": state}, []
+        return {"included": False, "type": type(source).__name__, "identity": identity}, []
     found, names = save_source(source, folder)
-    return {"included": True, "state": state, **found}, names
+    return {"included": True, "identity": identity, **found}, names
 
 
 def _own_source(
@@ -176,7 +176,7 @@ def _recognised(source: Operator, manifest: dict[str, Any], context: dict[str, T
         return True
     if "source" not in manifest:
         return False
-    same = storage.fingerprint(operator_state(source)) == manifest["source"]["state"]
+    same = operator_identity(source) == manifest["source"]["identity"]
     return same and _same_answer(source, context)
 
 

@@ -55,14 +55,13 @@ def export(model: AdaptedModel, path: PathLike, *, source_input: bool = False) -
 
 @torch.no_grad()
 def _content(model: AdaptedModel, source_input: bool) -> bytes:
-    # two windows: a batch of one would be taken for a constant
-    history = torch.cat([model.probe, model.probe.roll(1, -2)])
+    inputs = _examples(model, source_input)
     try:
-        program = _traced(model, history, source_input, free=True)
+        program = _traced(model, inputs, free=True)
     except _NotTraceable as first:
-        history = model.probe
+        inputs = tuple(values[:1] for values in inputs)
         try:
-            program = _traced(model, history, source_input, free=False)
+            program = _traced(model, inputs, free=False)
         except _NotTraceable as second:
             raise ConfigError(
                 f"The source cannot be traced by `torch.export`: {second}. Pass "
@@ -79,35 +78,33 @@ def _content(model: AdaptedModel, source_input: bool) -> bytes:
         warnings.filterwarnings("ignore", message="No complete tensor found in the group")
         torch.export.save(program, stream)
     stream.seek(0)
-    _compare(torch.export.load(stream), model, history, source_input)
+    _compare(torch.export.load(stream), model, inputs)
     return stream.getvalue()
+
+
+def _examples(model: AdaptedModel, source_input: bool) -> tuple[Tensor, ...]:
+    """Two different windows, since a batch of one would be taken for a constant."""
+    given = (model.probe, model.source(model.probe)) if source_input else (model.probe,)
+    return tuple(torch.cat([values, values.roll(1, -2)]) for values in given)
 
 
 class _NotTraceable(Exception):
     """What ``torch.export`` said, in one line."""
 
 
-def _traced(
-    model: AdaptedModel, history: Tensor, source_input: bool, *, free: bool
-) -> ExportedProgram:
-    source = model.source(history)
-    model.compose(history, source)  # fills what is kept between calls with real tensors
-    inputs = (history, source) if source_input else (history,)
+def _traced(model: AdaptedModel, inputs: tuple[Tensor, ...], *, free: bool) -> ExportedProgram:
+    predictor = _Predictor(model).eval()
     batch = {0: torch.export.Dim("batch")} if free else None
-    shapes = tuple(batch for _ in inputs)
     try:
-        return torch.export.export(_Predictor(model).eval(), inputs, dynamic_shapes=shapes)
+        predictor(*inputs)  # fills what is kept between calls with real tensors
+        return torch.export.export(predictor, inputs, dynamic_shapes=tuple(batch for _ in inputs))
     except Exception as error:  # tracing runs the source's own code, which can raise anything
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise _NotTraceable(" ".join(lines[:2]) or type(error).__name__) from error
 
 
-def _compare(
-    program: ExportedProgram, model: AdaptedModel, history: Tensor, source_input: bool
-) -> None:
-    source = model.source(history)
-    expected = model.compose(history, source)
-    found = program.module()(history, *([source] if source_input else []))
+def _compare(program: ExportedProgram, model: AdaptedModel, inputs: tuple[Tensor, ...]) -> None:
+    expected, found = _Predictor(model)(*inputs), program.module()(*inputs)
     apart = float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
     if not apart <= _TOLERANCE:
         raise ConfigError(

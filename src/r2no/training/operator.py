@@ -52,8 +52,16 @@ def operator_fingerprint(operator: Operator, probe: Tensor) -> str:
     """
     with torch.no_grad():
         answer = operator(probe)
-    own = [operator.fingerprint] if hasattr(operator, "fingerprint") else []
-    return storage.fingerprint(operator_state(operator), answer, *own)
+    return storage.fingerprint(operator_state(operator), answer, *_own_fingerprint(operator))
+
+
+def operator_identity(operator: Operator) -> str:
+    """Hash of what an operator is made of, whatever the machine: not of its answers."""
+    return storage.fingerprint(operator_state(operator), *_own_fingerprint(operator))
+
+
+def _own_fingerprint(operator: Operator) -> list[str]:
+    return [operator.fingerprint] if hasattr(operator, "fingerprint") else []
 
 
 def operator_state(operator: Operator) -> dict[str, Tensor]:

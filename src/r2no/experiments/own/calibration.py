@@ -63,6 +63,7 @@ def calibrate(source: Operator, splits: Splits, settings: AdaptSettings, out: Pa
         terms.total.backward()
         return float(terms.total.detach())
 
+    step()  # once to warm up
     loss, step_time = _timed(step)
     slopes = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
     if not math.isfinite(loss) or not all(bool(torch.isfinite(slope).all()) for slope in slopes):
