@@ -8,6 +8,7 @@ import pytest
 import torch
 import xarray
 import yaml
+from neuralop.models import FNO
 from tests.conftest import travelling_wave
 from tests.operators.toys import FrameMix
 from typer.testing import CliRunner
@@ -96,6 +97,12 @@ def test_config_leads_to_an_artifact_with_scores_and_a_forecast(folder: Path) ->
     run("predict", "run/model.r2no", "piv.nc", "--out", "forecast.nc", "--trust-source")
     with xarray.open_dataset("forecast.nc") as forecast:
         assert set(forecast.data_vars) >= {"u", "v"}
+    run("evaluate", "run/model.r2no", "--trust-source", "--output", "scores.json")
+    found = storage.read_json(folder / "scores.json")
+    assert found["same_data"]
+    assert found["scores"]["r2no"]["rmse"] == pytest.approx(scores["r2no"])
+    with pytest.raises(ConfigError, match="only --split, --output and --trust-source"):
+        run("evaluate", "run/model.r2no", "--system", "cylinder")
 
 
 @pytest.mark.parametrize("kind", ["exported", "forecasts", "backbone"])
@@ -124,6 +131,32 @@ def test_other_kinds_of_sources_are_adapted_too(folder: Path, kind: str) -> None
     run("adapt", path, "--out", "elsewhere")
     scores = storage.read_json(folder / "elsewhere" / "run.json")["scores"]
     assert scores["r2no"]["rmse"] < scores["source"]["rmse"]
+
+
+def test_gappy_file_and_an_fno_of_neuraloperator_need_one_file_and_one_command(
+    folder: Path,
+) -> None:
+    with xarray.open_dataset("piv.nc") as data:
+        gaps = np.random.default_rng(0).random(data["u"].shape) < 0.2
+        data.where(~gaps).to_netcdf("gappy.nc")
+    torch.manual_seed(0)
+    arguments = {"n_modes": [4, 4], "in_channels": 8, "out_channels": 8, "hidden_channels": 6}
+    network = FNO(**arguments, n_layers=2)
+    network.save_checkpoint(folder / "theirs", "fno")
+    source = {
+        "python": "neuralop.models:FNO",
+        "checkpoint": "theirs/fno_state_dict.pt",
+        "kwargs": {**arguments, "n_layers": 2},
+        "normaliser": {"history": {"shift": [0, 2], "scale": [0.7, 0.4]}},
+    }
+    path = config(folder, data={"path": "gappy.nc"}, source=source)
+    run("doctor", path)
+    run("adapt", path)
+    scores = storage.read_json(folder / "run" / "run.json")["scores"]
+    assert scores["r2no"]["rmse"] < scores["source"]["rmse"]
+    run("predict", "run/model.r2no", "gappy.nc", "--out", "forecast.nc", "--trust-source")
+    with xarray.open_dataset("forecast.nc") as forecast:
+        assert bool(np.isfinite(forecast["u"]).any())
 
 
 def test_sound_config_has_no_complaints(folder: Path) -> None:

@@ -135,6 +135,8 @@ def test_wrong_shape_of_the_answer_is_named() -> None:
         operators.wrap(lambda x: (x, x), "B C T H W", FIELDS)(history())
     with pytest.raises(ShapeError, match=r"4 frames of the horizon, but gave 1\. Set `one_step"):
         operators.wrap(FrameMix(8, 2), "B (T C) H W", FIELDS)(history())
+    with pytest.raises(ShapeError, match="but gave 0"):
+        operators.wrap(FrameMix(8, 0), "B (T C) H W", FIELDS, one_step=True)(history())
     with pytest.raises(ShapeError, match=r"\(batch, 4, 6, 9, 2\)"):
         operators.wrap(FrameMix(), "B (T C) H W", FIELDS)(history()[:, :3])
 

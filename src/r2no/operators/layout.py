@@ -70,7 +70,7 @@ class Layout:
         for position, group in enumerate(self.groups):  # axes before are already joined
             if len(group) > 1:
                 values = values.flatten(position, position + len(group) - 1)
-        return values
+        return values.contiguous()  # networks may call `view`
 
     def unpack(self, values: Tensor, grid: Grid, channels: int) -> Tensor:
         """This layout to (batch, time, *space, channel); the frames follow from the shape.

@@ -54,6 +54,8 @@ class WrappedOperator(nn.Module):
         constants, pieces, done = history[:, -1:, ..., len(self.fields.channels) :], [], 0
         while done < horizon:
             piece = self._call(known)
+            if piece.shape[1] == 0:
+                raise self._wrong_frames(0)
             pieces.append(piece)
             done += piece.shape[1]
             extra = constants.expand(-1, piece.shape[1], *[-1] * (history.ndim - 2))
@@ -105,7 +107,7 @@ class WrappedOperator(nn.Module):
         horizon = self.fields.horizon_frames
         remedy = (
             "Set `one_step=True` to roll it forward"
-            if frames < horizon
+            if 0 < frames < horizon
             else "Shorten the network's output or lengthen the horizon"
         )
         return ShapeError(
@@ -195,7 +197,8 @@ def fitting_layouts(operator: WrappedOperator) -> list[str]:
     """
     fields, fitting = operator.fields, []
     channels = len(operator._input_channels())
-    probe = torch.zeros(2, operator.frames, *fields.grid, channels)
+    device = next((tensor.device for tensor in operator.parameters()), None)
+    probe = torch.zeros(2, operator.frames, *fields.grid, channels, device=device)
     for name in usual_layouts(len(fields.grid)):
         layout = Layout.parse(name, len(fields.grid))
         try:

@@ -8,6 +8,7 @@ from r2no.experiments.own.config import (
     read_own_config,
 )
 from r2no.experiments.own.doctor import Finding, examine
+from r2no.experiments.own.evaluate import evaluate_own, is_own_artifact
 from r2no.experiments.own.run import run_own_adaptation
 from r2no.experiments.own.task import Task, open_task
 
@@ -17,7 +18,9 @@ __all__ = [
     "OwnConfig",
     "SourceConfig",
     "Task",
+    "evaluate_own",
     "examine",
+    "is_own_artifact",
     "is_own_config",
     "open_task",
     "read_own_config",

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from r2no import storage
-from r2no.adaptation import adapt, score_readouts
+from r2no.adaptation import adapt
 from r2no.adaptation.model import versions
 from r2no.experiments.own.config import OwnConfig
+from r2no.experiments.own.evaluate import score_split
 from r2no.experiments.own.task import open_task
-from r2no.training import Persistence, Reporter
+from r2no.training import Reporter
 
 ARTIFACT = "model.r2no"
 SUMMARY = "run.json"
@@ -34,20 +35,10 @@ def run_own_adaptation(config: OwnConfig, *, reporter: Reporter | None = None) -
     )
     model.provenance["config"] = config.model_dump(mode="json")
     path = model.save(config.out / ARTIFACT)
-    fields = splits.test.fields
-    persistence = Persistence(fields.horizon_frames, len(fields.channels))
-    scores, _ = score_readouts(
-        model,
-        splits.test,
-        {"r2no": model.ensemble},
-        operators={"persistence": persistence},
-        reporter=reporter,
-    )
-    scores = {"source" if name == "finetuned" else name: row for name, row in scores.items()}
     summary = {
         "config": config.model_dump(mode="json"),
         "artifact": ARTIFACT,
-        "scores": scores,
+        "scores": score_split(model, splits.test, reporter=reporter),
         "verdict": None if model.verdict is None else str(model.verdict),
         "versions": versions(),
     }
