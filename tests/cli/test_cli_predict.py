@@ -1,5 +1,6 @@
 """From measured files and an artifact to a forecast file, through the command."""
 
+import json
 import os
 import subprocess
 import sys
@@ -91,3 +92,11 @@ def test_command_names_what_is_wrong(artifact, tmp_path, r2no) -> None:
     assert done.returncode == 1
     assert "DataError" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_inspect_shows_how_a_data_file_is_understood(tmp_path, r2no) -> None:
+    recording(0).rename(n="t").to_zarr(tmp_path / "a.zarr", consolidated=False)
+    found = json.loads(r2no("inspect", tmp_path / "a.zarr", "--json"))
+    assert found["dimensions"] == {"time": "t", "height": "row", "width": "lon"}
+    assert (found["grid"], found["frames"]) == ([8, 12], [40])
+    assert found["missing"]["u"] == pytest.approx(0.1, abs=0.02)
