@@ -84,7 +84,8 @@ def test_file_holds_the_predictions_with_the_coordinates_of_the_data(model, suff
     np.testing.assert_array_equal(
         beyond, START + np.array([10000, 10250, 10500, 10750]).astype("m8[ms]")
     )
-    assert len(set(found["trajectory"].values)) == 2
+    assert found["trajectory"].values.tolist() == numbers
+    assert found["recording"].values.tolist() == ["data set 0", "data set 1"]
     assert found.attrs["r2no_source"] == model.provenance["source"]
     assert os.listdir(tmp_path) == [path.name]
 

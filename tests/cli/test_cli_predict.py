@@ -62,7 +62,7 @@ def test_command_writes_what_the_model_predicts(artifact, suffix, tmp_path, r2no
     data = library.data.open(files, dims={"time": "n"})
     with xr.open_dataset(out, **options) as found:
         assert found["u"].dims == ("origin", "lead", "row", "lon")
-        assert found["trajectory"].values[-1] == str(files[1])
+        assert found["recording"].values[found["trajectory"].values[-1]] == str(files[1])
         np.testing.assert_allclose(found["valid_time"][-1], [4.0, 4.1, 4.2, 4.3])
         window = data.windows(4, 4, stride=4, measured=("u",))[5]
         expected = model.predict(window.history[None])[0, ..., 0]
