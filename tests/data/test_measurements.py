@@ -114,6 +114,7 @@ def test_xarray_objects_and_lists_of_files_are_trajectories(tmp_path) -> None:
         one.to_netcdf(tmp_path / f"run{number}.nc")
     runs = xr.concat(both, "run").assign_coords(run=["a", "b"])
     runs.to_zarr(tmp_path / "runs.zarr", zarr_format=2)
+    assert "trajectory = run, time = time" in str(r2no.data.open(runs))
     for source in (
         both,
         str(tmp_path / "run*.nc"),
