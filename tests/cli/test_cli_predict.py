@@ -1,5 +1,6 @@
 """From measured files and an artifact to a forecast file, through the command."""
 
+import json
 import os
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def test_command_writes_what_the_model_predicts(artifact, suffix, tmp_path, r2no
     data = library.data.open(files, dims={"time": "n"})
     with xr.open_dataset(out, **options) as found:
         assert found["u"].dims == ("origin", "lead", "row", "lon")
-        assert found["trajectory"].values[-1] == str(files[1])
+        assert found["recording"].values[found["trajectory"].values[-1]] == str(files[1])
         np.testing.assert_allclose(found["valid_time"][-1], [4.0, 4.1, 4.2, 4.3])
         window = data.windows(4, 4, stride=4, measured=("u",))[5]
         expected = model.predict(window.history[None])[0, ..., 0]
@@ -91,3 +92,11 @@ def test_command_names_what_is_wrong(artifact, tmp_path, r2no) -> None:
     assert done.returncode == 1
     assert "DataError" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_inspect_shows_how_a_data_file_is_understood(tmp_path, r2no) -> None:
+    recording(0).rename(n="t").to_zarr(tmp_path / "a.zarr", consolidated=False)
+    found = json.loads(r2no("inspect", tmp_path / "a.zarr", "--json"))
+    assert found["dimensions"] == {"time": "t", "height": "row", "width": "lon"}
+    assert (found["grid"], found["frames"]) == ([8, 12], [40])
+    assert found["missing"]["u"] == pytest.approx(0.1, abs=0.02)

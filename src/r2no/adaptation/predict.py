@@ -163,6 +163,5 @@ def _key(
 ) -> str:
     """What the bits of the file depend on."""
     tensors, settings = model.ensemble.state()
-    return storage.fingerprint(
-        model.identity, tensors, settings, versions(), data.identity, known, batch_size
-    )
+    parts = (model.identity, tensors, settings, versions(), data.identity)
+    return storage.fingerprint(*parts, np.array(known), batch_size)

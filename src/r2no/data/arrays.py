@@ -1,7 +1,7 @@
 """Windows over trajectories: NumPy arrays, memory-mapped, torch, or read from files on demand."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -158,7 +158,7 @@ class ArrayWindows(Dataset[Window]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of all values and settings; computed on first use."""
+        """A hash of all values that count and of the settings; computed on first use."""
         settings = {
             "fields": repr(self.fields),
             "stride": self._stride,
@@ -167,7 +167,9 @@ class ArrayWindows(Dataset[Window]):
         }
         if self._beyond:
             settings["beyond"] = True
-        return fingerprint(settings, self._trajectories, self._masks, self._constants)
+        known = [_Known(self, number) for number in range(len(self._trajectories))]
+        values = known if self._gaps else self._trajectories
+        return fingerprint(settings, values, None, self._constants)
 
     def subset(self, trajectories: Sequence[int]) -> "ArrayWindows":
         """The windows of some trajectories, which are numbered anew in the given order."""
@@ -234,19 +236,22 @@ class ArrayWindows(Dataset[Window]):
                 f"channel axis. Trajectories have {shapes}, masks {found}."
             )
 
+    def _pieces(self, number: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """First frame, values and validity of a trajectory's frames, a bounded number at a time."""
+        trajectory = self._trajectories[number]
+        step = max(_PIECE // int(np.prod(trajectory.shape[1:])), 1)
+        for start in range(0, len(trajectory), step):
+            values = _as_tensor(trajectory[start : start + step], self._dtype)
+            yield start, values, self._valid(values, number, start)
+
     def _check_values(self, number: int) -> None:
         """Refuse non-finite values that count, and measured channels without any value."""
-        frames = len(self._trajectories[number])
         seen = torch.zeros(len(self.fields.channels), dtype=torch.bool)
-        step = max(_PIECE // int(np.prod(self._trajectories[number].shape[1:])), 1)
-        for start in range(0, frames, step):
-            stop = min(start + step, frames)
-            values = _as_tensor(self._trajectories[number][start:stop], self._dtype)
-            valid = self._valid(values, number, start) if self._gaps else torch.ones(()).bool()
+        for start, values, valid in self._pieces(number):
             bad = valid & ~torch.isfinite(values)
             if bool(bad.any()):
                 raise self._non_finite(number, start + int(bad.flatten(1).any(1).nonzero()[0]))
-            seen |= (valid & torch.isfinite(values)).flatten(0, -2).any(0)
+            seen |= valid.flatten(0, -2).any(0)
             if self._masks is None and self._gaps and bool(seen[list(self.fields.measured)].all()):
                 return  # nothing that follows could be refused
         for channel in self.fields.measured:
@@ -281,6 +286,21 @@ class ArrayWindows(Dataset[Window]):
                     item.open() if isinstance(item, MappedFile) else item for item in state[name]
                 ]
         self.__dict__.update(state)
+
+
+class _Known:
+    """What a trajectory with gaps is hashed as: its valid values and where they are."""
+
+    def __init__(self, windows: ArrayWindows, number: int) -> None:
+        self._windows, self._number = windows, number
+        self.shape = tuple(windows._trajectories[number].shape)
+        self.dtype = windows._dtype
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """Values, zero where they are missing, and validity, in turn."""
+        for _, values, valid in self._windows._pieces(self._number):
+            yield torch.where(valid, values, 0).numpy()
+            yield valid.numpy()
 
 
 def _as_tensor(array: Array, dtype: torch.dtype) -> Tensor:

@@ -103,12 +103,21 @@ def _read_file(path: Path, axes: Sequence[str] | None, labels: Sequence[str] | N
         ) from error
 
 
-def _kind(path: Path) -> str:
+def is_data(path: Path) -> bool:
+    """Whether a path looks like measured data, by its name or as a Zarr folder."""
+    return _guess_kind(path) is not None
+
+
+def _guess_kind(path: Path) -> str | None:
     for kind, suffixes in _SUFFIXES.items():
         if path.suffix.lower() in suffixes:
             return kind
-    if path.is_dir() and any((path / name).exists() for name in ("zarr.json", ".zgroup")):
-        return "zarr"
+    return "zarr" if any((path / name).exists() for name in ("zarr.json", ".zgroup")) else None
+
+
+def _kind(path: Path) -> str:
+    if (kind := _guess_kind(path)) is not None:
+        return kind
     known = ", ".join(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
     raise DataError(f"`{path}` is of no known format. Its name must end in one of {known}.")
 

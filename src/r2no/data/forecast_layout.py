@@ -11,6 +11,7 @@ from r2no.data.measurements import Measurements
 
 #: Dimensions of a forecast before those of space.
 ORIGIN, LEAD = "origin", "lead"
+RECORDING = "recording"
 AUXILIARY = ("forecast_reference_time", "valid_time", "trajectory", "frame")
 
 
@@ -27,29 +28,27 @@ def forecast_layout(
     Returns:
         A data set with dimensions origin, lead and the data's own spatial ones; the time of the
         last known frame, of every forecast frame, the trajectory and the frame as coordinates.
+        ``recording`` names the trajectories.
     """
     first = data.recordings[0].time
     leads = np.arange(1, horizon + 1) * first.step
     reference, valid = _times(data, origins, leads)
-    labels = np.array([data.recordings[number].name for number, _ in origins], dtype=str)
+    numbers, frames = np.array(origins, dtype=np.int64).T
+    names = np.array([recording.name for recording in data.recordings], dtype=str)
     attributes = _time_attributes(first)
     layout = xr.Dataset(
         coords={
             LEAD: (LEAD, leads, _lead_attributes(first)),
             AUXILIARY[0]: (ORIGIN, reference, {**attributes, "standard_name": AUXILIARY[0]}),
             AUXILIARY[1]: ((ORIGIN, LEAD), valid, {**attributes, "standard_name": "time"}),
-            AUXILIARY[2]: (ORIGIN, labels, {"long_name": "trajectory the forecast starts from"}),
-            AUXILIARY[3]: (
-                ORIGIN,
-                np.array([frame for _, frame in origins], dtype=np.int64),
-                {"long_name": "last known frame of the trajectory"},
-            ),
+            AUXILIARY[2]: (ORIGIN, numbers, {"long_name": "number of the recording"}),
+            AUXILIARY[3]: (ORIGIN, frames, {"long_name": "last known frame of the recording"}),
+            RECORDING: (RECORDING, names),
             **{name: _plain(found) for name, found in data.recordings[0].coordinates.items()},
         }
     )
     missing = {axis.name: axis.size for axis in data.space if axis.name not in layout.sizes}
-    numbers = {name: (name, np.arange(size)) for name, size in missing.items()}
-    return layout.assign_coords(numbers)
+    return layout.assign_coords({name: np.arange(size) for name, size in missing.items()})
 
 
 def forecast_variables(data: Measurements) -> dict[str, dict[str, Any]]:

@@ -126,7 +126,7 @@ class Measurements:
         step = f"{self.time_step:.6g} {first.time.units}".rstrip()
         number = "1 trajectory" if len(self) == 1 else f"{len(self)} trajectories"
         lines = [
-            f"Measurements: {number} of {span} frames, {self.nbytes / 1e9:.3g} GB",
+            f"Measurements: {number} of {span} frames, {_size(self.nbytes)}",
             f"  channels    {', '.join(channels)}",
             f"  dimensions  {roles}",
             f"  grid        {', '.join(map(str, self.space))}",
@@ -308,3 +308,10 @@ def _check_length(
                 f"`{recording.name}` gives {len(part)} frames, but a window needs {needed}. "
                 "Shorten `history` or `horizon`, or leave this trajectory out with `trajectories`."
             )
+
+
+def _size(count: int) -> str:
+    unit, name = next(
+        (u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1, "bytes")) if count >= u or u == 1
+    )
+    return f"{count / unit:,.1f} {name}".replace(".0 bytes", " bytes")

@@ -46,7 +46,7 @@ def open(
         >>> wave = np.sin(np.arange(20.0)[:, None, None] + np.arange(6.0)).repeat(4, 1)
         >>> data = xr.Dataset({"u": (("time", "lat", "lon"), wave, {"units": "m/s"})})
         >>> print(open(data, time_step=0.5))  # doctest: +ELLIPSIS
-        Measurements: 1 trajectory of 20 frames, 3.84e-06 GB
+        Measurements: 1 trajectory of 20 frames, 3,840 bytes
           channels    u [m/s]
           dimensions  time = time, height = lat, width = lon
           ...

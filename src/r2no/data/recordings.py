@@ -1,7 +1,7 @@
 """Recording: one trajectory of a data set with its names, coordinates, gaps and constants."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def read_recordings(
         n: {r: d for r, d in found.items() if r != "trajectory"} for n, found in chosen.items()
     }
     return [
-        read(f"{name}[{along}={label}]", data.isel({along: number}), inner)
+        replace(read(f"{name}[{along}={label}]", data.isel({along: number}), inner), roles=roles)
         for number, label in enumerate(labels)
     ]
 
