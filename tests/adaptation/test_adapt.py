@@ -16,6 +16,7 @@ from r2no.adaptation import (
 )
 from r2no.data import ArrayWindows, collate
 from r2no.errors import (
+    ConfigError,
     EmptySplitError,
     FileDamagedError,
     FingerprintError,
@@ -271,6 +272,61 @@ def test_truncated_model_equals_one_fitted_to_fewer_columns(model, splits):
     history = collate([splits["test"][0]]).history
     assert cheap.predict(history).shape == model.predict(history).shape
     assert cheap.evaluate(splits["test"])["rmse"] > 0
+
+
+def test_budget_argument_gives_the_truncated_model(splits, model):
+    cheap = r2no.adapt(Source(), splits["train"], splits["fit"], settings=SETTINGS, budget=2)
+    assert cheap.trajectories.steps * len(cheap.trajectories.modules) <= 2
+    history = collate([splits["test"][0]]).history
+    torch.testing.assert_close(
+        cheap.predict(history), model.truncate(2).predict(history), rtol=0, atol=0
+    )
+    with pytest.raises(ConfigError, match="budget"):
+        r2no.adapt(Source(), splits["train"], splits["fit"], settings=SETTINGS, budget=0)
+
+
+def test_cells_argument_is_the_published_fit_on_that_partition(splits):
+    cells = r2no.FourierCells.polar((8, 12), radial=3, angular=2, extent="ellipse")
+    fitted = r2no.adapt(Source(), splits["train"], splits["fit"], 1, cells=cells, settings=SETTINGS)
+    assert fitted.verdict is None
+    assert torch.equal(fitted.ensemble.cells.index, cells.index)
+    assert fitted.ensemble.ridge_ in fitted.ensemble.ridge_grid
+    other = r2no.FourierCells.polar((8, 8), radial=3, angular=2)
+    with pytest.raises(GridMismatchError, match=r"polar\(\(8, 12\)"):
+        r2no.adapt(Source(), splits["train"], splits["fit"], cells=other, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("target", ["rmse", "rel_l2"])
+def test_the_weighting_is_chosen_on_held_out_blocks_for_the_target(target):
+    """Trajectories of very different size, whose source errs in opposite ways."""
+
+    def split(seeds):
+        waves = [travelling_wave(s) * (20.0 if s % 2 else 0.2) for s in seeds]
+        return ArrayWindows(waves, 4, 4, stride=3, measured=(0,))
+
+    def source(history):
+        large = history.abs().amax((1, 2, 3, 4), keepdim=True) > 5
+        return torch.where(large, 0.7, 1.4) * history[:, -1:].expand(-1, 4, -1, -1, -1)
+
+    train, fit = split(range(4)), split(range(10, 18))
+    model = r2no.adapt(source, train, fit, 1, target=target, settings=SETTINGS)
+    table = {row["exponent"]: row for row in model.provenance["exponents"]}
+    assert set(table) == {0.0, 1.0, 2.0}
+    chosen = table[model.ensemble.weight_exponent]
+    assert chosen[target] == min(row[target] for row in table.values())
+    judge = {"rmse": 0.0, "rel_l2": 2.0}[target]
+    alone = r2no.adapt(
+        source,
+        train,
+        fit,
+        1,
+        settings=SETTINGS.model_copy(
+            update={"ensemble": EnsembleSettings(radial=4, angular=4, weight_exponent=judge)}
+        ),
+    )  # fitted and judged with the target's own exponent: a row of the table
+    nested = alone.ensemble.nested_
+    ratio = float(((nested.before - nested.gains).sum() / nested.before.sum()).sqrt())
+    assert table[judge][target] == pytest.approx(ratio)
 
 
 def test_learning_curve_shows_blocks_windows_and_spread(model):

@@ -258,6 +258,54 @@ def test_joint_readouts_equal_each_by_itself():
         JointReadouts({})
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_groups_of_lead_time_are_fitted_and_composed_by_themselves(shared, tmp_path):
+    source, iterates, target = problem(windows=7, frames=5)
+    cells = FourierCells.polar((6, 7), radial=2, angular=2, shared_channels=shared)
+    options = {"weight_exponent": 0, "ridge": 1e-3}
+    apart = fit((source, iterates, target), cells, lead_groups=2, **options)
+    predicted = apart.predict(source, iterates)
+    for frames in (slice(0, 2), slice(2, 5)):
+        part = (source[:, frames], iterates[:, :, :, frames], target[:, frames])
+        alone = fit(part, cells, **options).predict(part[0], part[1])
+        torch.testing.assert_close(predicted[:, frames], alone)
+    apart.save(tmp_path / "apart.safetensors")
+    loaded = SpectralEnsemble.load(tmp_path / "apart.safetensors")
+    torch.testing.assert_close(loaded.predict(source, iterates), predicted, rtol=0, atol=0)
+    joint = JointReadouts({"apart": apart, "one": apart.derive(members=1)}).compose(source)
+    for member in range(2):
+        for depth in (1, 2, 3):
+            joint.add(member, depth, iterates[member, depth - 1])
+    torch.testing.assert_close(dict(joint.results())["apart"], predicted)
+
+
+def test_one_cell_with_groups_of_lead_time_equals_a_least_squares_fit_of_each():
+    source, iterates, target = problem(windows=6, frames=4, members=1)
+    full = fit(
+        (source, iterates, target),
+        FourierCells.polar((6, 7), radial=2, angular=2),
+        lead_groups=4,
+        weight_exponent=0,
+    )
+    single = full.derive(cells=FourierCells.single((6, 7)))
+    predicted = single.predict(source, iterates)
+    for frame in range(4):
+        columns = [(h - source)[:, frame][..., list(MEASURED)].flatten() for h in iterates[0]]
+        columns.append(-source[:, frame][..., list(MEASURED)].flatten())
+        left = (target - source)[:, frame][..., list(MEASURED)].flatten()
+        weights = torch.linalg.lstsq(torch.stack(columns, 1), left[:, None]).solution[:, 0]
+        expected = (
+            source[:, frame][..., list(MEASURED)].flatten() + torch.stack(columns, 1) @ weights
+        )
+        found = predicted[:, frame][..., list(MEASURED)].flatten()
+        torch.testing.assert_close(found, expected)
+
+
+def test_too_many_groups_of_lead_time_are_refused():
+    with pytest.raises(ConfigError, match="lead_groups"):
+        fit(problem(frames=2), FourierCells.single((6, 7)), lead_groups=3)
+
+
 def test_derive_refuses_a_partition_that_is_not_coarser():
     fine = fit(problem(), FourierCells.polar((6, 7), radial=3, angular=2))
     with pytest.raises(ConfigError, match="straddles"):

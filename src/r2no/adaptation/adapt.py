@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.trajectories import Trajectories, gather_sums
+from r2no.adaptation.weighting import EXPONENTS, Target, choose_exponent
 from r2no.data.normalise import Normaliser
 from r2no.data.splits import blocks, halves
 from r2no.data.window import Fields, Windows, batches
@@ -38,6 +39,9 @@ def adapt(
     fit: Windows,
     members: int | None = None,
     *,
+    cells: FourierCells | Literal["auto"] | None = None,
+    target: Target | None = None,
+    budget: int | None = None,
     settings: AdaptSettings | None = None,
     normalisers: tuple[Normaliser, Normaliser] | None = None,
     folder: PathLike | None = None,
@@ -52,20 +56,22 @@ def adapt(
         source: Any callable or module, physical history in, physical prediction out; frozen.
         train: Real windows the repair modules learn from.
         fit: Other real windows, by trajectory, on which checkpoints and weights are chosen.
-        members: Number of repair modules; default as in ``settings``.
-        settings: Everything else; the defaults are the paper's but for the partition, which is
-            sized to ``fit``.
+        members: Number of repair modules.
+        cells: A partition for the published fit; "auto" (default) shrinks the cells towards
+            coarser ones as far as held-out blocks of ``fit`` demand.
+        target: Score for which the windows' weighting is chosen on those blocks, "rmse" or
+            "rel_l2"; by default they are weighted as published.
+        budget: Most evaluations of the repair module per forecast: the best model within it, by
+            held-out error, is returned.
+        settings: Everything else, and what the arguments above leave open; the defaults are the
+            paper's but for the partition.
         normalisers: Of history and field for the loop; default fitted on ``train``.
         folder: Where to keep the work, so that a stopped run goes on; default a temporary folder.
         reporter: Where progress is shown.
     """
-    settings = settings or AdaptSettings()
-    if members is not None:
-        settings = settings.model_copy(update={"members": members})
-    if settings.members < 1:
-        raise ConfigError(f"`members` must be at least 1, but got {members}.")
-    reporter = reporter or Reporter(quiet=True)
     fields = _common_fields(train, fit)
+    settings = _with_arguments(settings or AdaptSettings(), fields, members, cells, target, budget)
+    reporter = reporter or Reporter(quiet=True)
     with contextlib.ExitStack() as stack:
         work = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-")))
         frozen = _Frozen(source, next(iter(batches(train, 1)))[1].history)
@@ -90,7 +96,7 @@ def adapt(
         side_by_side(trainings, jobs=settings.jobs, reporter=reporter)
         repair = settings.repair
         loops = Trajectories(tuple(modules), *normalisers, repair.steps, repair.step_size)
-        ensemble, errors = fit_ensemble(loops, fit, caches[1], settings, reporter)
+        ensemble, errors, exponents = fit_ensemble(loops, fit, caches[1], settings, reporter)
         frozen.check()
     provenance: dict[str, Any] = {
         "source": frozen.fingerprint,
@@ -99,7 +105,45 @@ def adapt(
         "seeds": [settings.seed + number for number in range(settings.members)],
         "versions": versions(),
     }
-    return AdaptedModel(source, loops, ensemble, errors, fields, settings, provenance, frozen.probe)
+    if exponents:
+        provenance["exponents"] = exponents
+    probe = frozen.probe
+    model = AdaptedModel(source, loops, ensemble, errors, fields, settings, provenance, probe)
+    return model if settings.budget is None else model.truncate(settings.budget)
+
+
+def _with_arguments(
+    settings: AdaptSettings,
+    fields: Fields,
+    members: int | None,
+    cells: FourierCells | Literal["auto"] | None,
+    target: Target | None,
+    budget: int | None,
+) -> AdaptSettings:
+    """The settings with the arguments of :func:`adapt` that were given, checked."""
+    ensemble: dict[str, Any] = {} if target is None else {"target": target}
+    if isinstance(cells, FourierCells):
+        if cells.grid != fields.grid or not cells.radial:
+            raise GridMismatchError(
+                f"`cells` must be polar cells of the data's grid {fields.grid}, but are of "
+                f"{cells.grid}. Build them with `FourierCells.polar({fields.grid}, ...)`."
+            )
+        ensemble |= {
+            "cells": "published",
+            "radial": cells.radial,
+            "angular": cells.angular,
+            "extent": cells.extent,
+            "shared_channels": cells.shared_channels,
+        }
+    elif cells is not None:
+        ensemble["cells"] = cells
+    given = {"members": members, "budget": budget}
+    for name, value in given.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"`{name}` must be at least 1, but got {value}.")
+    update: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    update["ensemble"] = settings.ensemble.model_copy(update=ensemble)
+    return settings.model_copy(update=update)
 
 
 def fit_ensemble(
@@ -108,8 +152,11 @@ def fit_ensemble(
     cache: SourceCache,
     settings: AdaptSettings,
     reporter: Reporter,
-) -> tuple[SpectralEnsemble, DepthErrors]:
-    """One pass over the fit split: the fitted ensemble, and the errors by depth and band."""
+) -> tuple[SpectralEnsemble, DepthErrors, list[dict[str, float]]]:
+    """One pass over the fit split: the fitted ensemble, the errors by depth and band.
+
+    Last, if a weighting was chosen, the held-out scores of each exponent.
+    """
     fields, chosen = fit.fields, settings.ensemble
     flat = len(fields.grid) == 2
     cells = FourierCells.polar(
@@ -117,14 +164,16 @@ def fit_ensemble(
         radial=chosen.radial,
         angular=chosen.angular if flat else 1,
         extent=chosen.extent,
+        shared_channels=chosen.shared_channels,
     )
     ensemble = SpectralEnsemble(
         cells,
-        chosen.ridge,
+        chosen.ridge if chosen.cells == "published" else "nested",
         fields.measured,
         weight_exponent=chosen.weight_exponent,
         base_column=chosen.base_column,
         ridge_grid=chosen.ridge_grid,
+        lead_groups=chosen.lead_groups,
     )
     errors = DepthErrors.empty(
         FourierCells.bands(fields.grid),
@@ -142,12 +191,15 @@ def fit_ensemble(
         ensemble,
         errors,
         group=plan.group,
+        exponents=(chosen.weight_exponent,) if chosen.target is None else EXPONENTS,
         batch_size=settings.batch_size,
         title="fitting the ensemble",
         reporter=reporter,
     )
-    ensemble.solve(sums)
-    return (ensemble if chosen.cells == "published" else ensemble.derive(ridge="nested")), errors
+    if chosen.target is None:
+        return ensemble.solve(sums[chosen.weight_exponent]), errors, []
+    ensemble, exponents = choose_exponent(ensemble, sums, chosen.target)
+    return ensemble, errors, exponents
 
 
 def update(
@@ -165,9 +217,10 @@ def update(
         cache = cached_source(
             model.source, windows, work, batch_size=model.settings.batch_size, reporter=reporter
         )
-        ensemble, errors = fit_ensemble(
-            model.trajectories, windows, cache, model.settings, reporter
-        )
+        weighting = {"weight_exponent": model.ensemble.weight_exponent, "target": None}
+        same = model.settings.ensemble.model_copy(update=weighting)
+        settings = model.settings.model_copy(update={"ensemble": same})
+        ensemble, errors, _ = fit_ensemble(model.trajectories, windows, cache, settings, reporter)
     provenance = {**model.provenance, "fit": windows.fingerprint}
     return model.merge(replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance))
 

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from r2no._types import Extent, PaddingMode
+from r2no.adaptation.weighting import Target
 from r2no.ensemble import RIDGE_GRID
 from r2no.repair import RepairObjective
 from r2no.training import TrainSettings
@@ -49,7 +50,12 @@ class EnsembleSettings(BaseModel, frozen=True, extra="forbid"):
     extent: Extent = "corner"
     ridge: float | Literal["auto"] = "auto"
     ridge_grid: tuple[float, ...] = RIDGE_GRID
-    weight_exponent: float = Field(default=1, ge=0)
+    shared_channels: bool = Field(default=False, description="One set of weights for all channels.")
+    lead_groups: int = Field(default=1, ge=1, description="Groups of lead time weighted apart.")
+    weight_exponent: float = Field(default=1.0, ge=0)
+    target: Target | None = Field(
+        default=None, description="Choose `weight_exponent` on held-out blocks for this score."
+    )
     base_column: bool = True
 
 
@@ -59,6 +65,9 @@ class AdaptSettings(BaseModel, frozen=True, extra="forbid"):
     members: int = Field(default=3, ge=1)
     seed: int = 42
     batch_size: int = Field(default=8, ge=1, description="Windows per batch when not training.")
+    budget: int | None = Field(
+        default=None, ge=1, description="Most evaluations of the repair module per forecast."
+    )
     jobs: int = Field(default=1, ge=1, description="Members trained side by side (each in memory).")
     repair: RepairSettings = RepairSettings()
     ensemble: EnsembleSettings = EnsembleSettings()

@@ -4,12 +4,13 @@ One pass over the data feeds every consumer (Gram sums, depth errors, readouts),
 computed twice and none is kept longer than it is needed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from r2no._types import Number
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import ColumnSpectra, DepthErrors, GramSums, SpectralEnsemble
@@ -66,26 +67,32 @@ def gather_sums(
     errors: DepthErrors,
     *,
     group: Tensor,
+    exponents: Sequence[Number],
     batch_size: int,
     title: str = "fitting",
     reporter: Reporter | None = None,
-) -> GramSums:
-    """One pass over the fit split: Gram sums by group, and errors by depth (M6, M9)."""
+) -> dict[Number, GramSums]:
+    """One pass over the fit split: Gram sums by group, and errors by depth (M6, M9).
+
+    Returns the sums for each exponent of the window weight.
+    """
     reporter = reporter or Reporter(quiet=True)
-    columns = ensemble.set_columns(len(trajectories.modules), trajectories.steps)
-    total = GramSums.zeros(columns, ensemble.cells, len(ensemble.measured), int(group.max()) + 1)
+    ensemble.set_columns(len(trajectories.modules), trajectories.steps)
+    totals = {exponent: ensemble.empty_sums(int(group.max()) + 1) for exponent in exponents}
     part: ColumnSpectra | None = None
     with reporter.step(title, len(windows)) as step:
         for numbers, window in shared_batches(windows, batch_size):
             source = cache[numbers]
             part = ensemble.begin(source, window.target, window.mask, reuse=part)
             _roll_out(trajectories, window, source, part, errors)
-            part.add_to(total, group[list(numbers)], ensemble.weight_exponent)
+            for exponent, total in totals.items():
+                part.add_to(total, group[list(numbers)], exponent)
             step.advance(len(numbers))
     counted = torch.tensor([errors.windows])
-    distributed.add_up(total.moments, total.windows, errors.squared, counted)
+    sums = [part for total in totals.values() for part in (total.moments, total.windows)]
+    distributed.add_up(*sums, errors.squared, counted)
     errors.windows = int(counted)
-    return total
+    return totals
 
 
 def _roll_out(

@@ -22,7 +22,14 @@ def adapt(
     ] = None,
     members: Annotated[int | None, typer.Option(help="Number of repair modules.")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="paper: 128 x 16 cells; auto: sized to the fit split.")
+        str | None,
+        typer.Option(help="auto: cells sized to the fit split (default); paper: 128 x 16 cells."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Weight windows for this score: rmse or rel_l2.")
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option(help="Most evaluations of the repair module per forecast.")
     ] = None,
     out: options.Out = None,
     seed: options.Seed = None,

@@ -2,12 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from r2no.errors import ConfigError, ShapeError
+
+
+def lead_slices(frames: int, groups: int) -> list[slice]:
+    """Forecast frames 0..frames-1 in ``groups`` runs of nearly equal length, by lead time."""
+    if not 1 <= groups <= frames:
+        raise ConfigError(
+            f"`lead_groups` must lie in 1..{frames}, the number of forecast frames, but got "
+            f"{groups}. Leave it at 1 to share the weights over lead times."
+        )
+    ends = [round(number * frames / groups) for number in range(groups + 1)]
+    return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 @dataclass(frozen=True)

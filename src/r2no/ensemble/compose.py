@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from r2no.ensemble.columns import Columns
+from r2no.ensemble.columns import Columns, lead_slices
 from r2no.spectral import FourierCells, forward, inverse
 from r2no.spectral.transforms import channel_picker, space_last
 
@@ -26,23 +26,34 @@ class CellWeights:
         cells: FourierCells,
         *,
         measured: tuple[int, ...],
+        lead_groups: int = 1,
     ) -> None:
         self.columns, self.cells, self.measured = columns, cells, measured
-        full = weights.expand(-1, len(measured), -1)
+        self.lead_groups = lead_groups
+        full = weights.unflatten(1, (-1, lead_groups)).expand(-1, len(measured), -1, -1)
         if cells.num_cells == 1:  # a global combination needs no transform
-            plane = full[0].T.reshape(columns.number, len(measured), *[1] * len(cells.grid))
+            plane = full[0].permute(2, 1, 0)[..., *[None] * len(cells.grid)]
         else:
-            plane = full[cells.index].movedim((-1, -2), (0, 1))
+            plane = full[cells.index].movedim((-1, -2, -3), (0, 1, 2))
             plane = plane[..., None].expand(*plane.shape, 2)  # for both parts of a coefficient
-        self.plane = plane.contiguous()  # column, channel, *half[, 2]
+        self.plane = plane.contiguous()  # column, lead, channel, *half[, 2]
         self._cast: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
-    def like(self, field: Tensor) -> Float[Tensor, "column channel *half_and_parts"]:
+    def like(self, field: Tensor) -> Float[Tensor, "column lead channel *half_and_parts"]:
         """The weights in the precision and on the device of ``field``."""
         key = (field.dtype, field.device)
         if key not in self._cast:
             self._cast[key] = self.plane.to(field)
         return self._cast[key]
+
+    def add(self, position: int, values: Tensor, total: Tensor) -> None:
+        """Add weight · values, (batch, time, channel, ...), of one column to ``total``."""
+        for plane, frames in zip(
+            self.like(values)[position],
+            lead_slices(values.shape[1], self.lead_groups),
+            strict=True,
+        ):
+            total[:, frames].addcmul_(values[:, frames], plane)
 
 
 class Composition:
@@ -53,7 +64,6 @@ class Composition:
     ) -> None:
         weights.cells.check_field("source", source)
         self._weights, self._source = weights, source
-        self._plane = weights.like(source)
         self._spectral = weights.cells.num_cells > 1
         self._pick = channel_picker(weights.measured)
         self._base = space_last(source[..., self._pick]).contiguous()
@@ -70,13 +80,12 @@ class Composition:
             self._accumulate(position, torch.sub(measured, self._base, out=self._column))
 
     def _accumulate(self, position: int, column: Tensor) -> None:
-        weights, values = self._plane[position], column
+        values = column
         if self._spectral:
             values = torch.view_as_real(forward(column, len(self._weights.cells.grid)))
         if self._sum is None:
-            self._sum = weights * values
-        else:
-            self._sum.addcmul_(weights, values)
+            self._sum = torch.zeros_like(values)
+        self._weights.add(position, values, self._sum)
 
     def result(self) -> Float[Tensor, "batch time *space_channel"]:
         """The composed field; unmeasured channels are those of the source, bit for bit."""

@@ -11,12 +11,13 @@ solving and scoring need. Weighted by ‖y‖^-p per window, in float64, in phys
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from r2no.ensemble.columns import Columns
+from r2no.ensemble.columns import Columns, lead_slices
 from r2no.errors import NonFiniteError, ShapeError
 from r2no.spectral import FourierCells, forward
 from r2no.spectral.transforms import channel_picker, space_last
@@ -37,10 +38,18 @@ class GramSums:
     windows: Float[Tensor, " group"]
 
     @classmethod
-    def zeros(cls, columns: Columns, cells: FourierCells, channels: int, groups: int) -> "GramSums":
-        """Sums of no windows."""
+    def zeros(
+        cls,
+        columns: Columns,
+        cells: FourierCells,
+        channels: int,
+        groups: int,
+        lead_groups: int = 1,
+    ) -> "GramSums":
+        """Sums of no windows; the channel axis runs over channels, then groups of lead time."""
         size = columns.number + 1
-        shape = (groups, cells.num_cells, cells.weight_channels(channels), size, size)
+        weighted = cells.weight_channels(channels) * lead_groups
+        shape = (groups, cells.num_cells, weighted, size, size)
         moments = torch.zeros(shape, dtype=torch.float64)
         return cls(moments, torch.zeros(groups, dtype=torch.float64))
 
@@ -126,9 +135,9 @@ class GramSums:
         moments[:, occupied] = square
         return cls(moments, packed["windows"])
 
-    def shared_over_channels(self) -> "GramSums":
+    def shared_over_channels(self, lead_groups: int = 1) -> "GramSums":
         """Sums of the partition without the channel axis."""
-        return replace(self, moments=self.moments.sum(2, keepdim=True))
+        return replace(self, moments=self.moments.unflatten(2, (-1, lead_groups)).sum(2))
 
 
 class ColumnSpectra:
@@ -149,9 +158,11 @@ class ColumnSpectra:
         *,
         measured: tuple[int, ...],
         mask: Tensor | None = None,
+        lead_groups: int = 1,
         reuse: "ColumnSpectra | None" = None,
     ) -> None:
         self.columns, self.cells, self.measured = columns, cells, measured
+        self._lead_groups = lead_groups
         self._source = self._measured(source).contiguous()
         self._mask = None if mask is None else self._measured(mask)
         target = self._measured(target)
@@ -192,7 +203,8 @@ class ColumnSpectra:
         self, group: Int[Tensor, " batch"], num_groups: int, weight_exponent: float
     ) -> GramSums:
         """The batch's moments by group, windows weighted by ‖y‖^-p; a group below 0 is left out."""
-        sums = GramSums.zeros(self.columns, self.cells, len(self.measured), num_groups)
+        shape = (self.columns, self.cells, len(self.measured), num_groups, self._lead_groups)
+        sums = GramSums.zeros(*shape)
         self.add_to(sums, group, weight_exponent)
         return sums
 
@@ -210,8 +222,10 @@ class ColumnSpectra:
         spectra = self._spectra if whole else self._spectra[:, :, :, chosen]
         multiplicity = self.cells.multiplicity.reshape(-1).to(self._spectra.device)[self._order]
         root = (multiplicity[:, None] * weights).sqrt()
-        for channel, of_channel in enumerate(spectra):
-            slot = moments[:, 0 if self.cells.shared_channels else channel]
+        leads = lead_slices(spectra.shape[-1], self._lead_groups)
+        for (channel, of_channel), (lead, frames) in product(enumerate(spectra), enumerate(leads)):
+            first = 0 if self.cells.shared_channels else channel * len(leads)
+            slot, of_channel = moments[:, first + lead], of_channel[..., frames]
             for cells, start, count in self._parts(of_channel[0].numel()):
                 part = slice(start, start + len(cells) * count)
                 values = torch.view_as_real(of_channel[part]).unflatten(0, (len(cells), count))

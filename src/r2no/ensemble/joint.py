@@ -75,11 +75,10 @@ class JointComposition:
             if not self._readouts.used[name][position]:
                 continue
             weights = self._readouts.weights[name]
-            plane = weights.like(column)[position]
             values = spectrum if weights.cells.num_cells > 1 else column
             if name not in self._sums:
                 self._sums[name] = torch.zeros_like(values)
-            self._sums[name].addcmul_(values, plane)
+            weights.add(position, values, self._sums[name])
         return spectrum
 
     def results(self) -> Iterator[tuple[str, Float[Tensor, "batch time *space_channel"]]]:
@@ -98,5 +97,9 @@ def _spread(name: str, ensemble: SpectralEnsemble) -> CellWeights:
     if ensemble.weights_ is None or ensemble.columns_ is None:
         raise NotFittedError(f"Readout `{name}` is not fitted yet.")
     return CellWeights(
-        ensemble.weights_, ensemble.columns_, ensemble.cells, measured=ensemble.measured
+        ensemble.weights_,
+        ensemble.columns_,
+        ensemble.cells,
+        measured=ensemble.measured,
+        lead_groups=ensemble.lead_groups,
     )

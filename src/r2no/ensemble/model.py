@@ -51,9 +51,11 @@ class SpectralEnsemble:
         base_column: Whether cells may also shrink the source (column -h_0).
         depths: Retained depths S; default all.
         ridge_grid: Candidates for "auto".
+        lead_groups: Groups of lead time with weights of their own; 1 shares them over the horizon.
 
     Attributes:
-        weights_: (cell, channel, column), after :meth:`fit`.
+        weights_: (cell, channel, column), after :meth:`fit`; with several groups of lead time the
+            channel axis runs over channels, then groups.
         ridge_: The penalty used (``None`` for a nested fit, which has one per level).
         nested_: What a nested fit decided.
         ridge_scores_: Held-out error of each candidate, when chosen.
@@ -71,6 +73,7 @@ class SpectralEnsemble:
         base_column: bool = True,
         depths: Sequence[int] | None = None,
         ridge_grid: Sequence[Number] = RIDGE_GRID,
+        lead_groups: int = 1,
     ) -> None:
         self.cells = cells
         self.ridge = ridge if isinstance(ridge, str) else float(ridge)
@@ -79,6 +82,7 @@ class SpectralEnsemble:
         self.base_column = base_column
         self.depths = None if depths is None else tuple(depths)
         self.ridge_grid = tuple(float(value) for value in ridge_grid)
+        self.lead_groups = lead_groups
         self.weights_: Tensor | None = None
         self.ridge_: float | None = None
         self.nested_: NestedFit | None = None
@@ -132,7 +136,15 @@ class SpectralEnsemble:
             self.cells,
             measured=self.measured,
             mask=mask,
+            lead_groups=self.lead_groups,
             reuse=reuse,
+        )
+
+    def empty_sums(self, groups: int) -> GramSums:
+        """Sums of no windows, for :meth:`ColumnSpectra.add_to`; columns must be set."""
+        assert self.columns_ is not None
+        return GramSums.zeros(
+            self.columns_, self.cells, len(self.measured), groups, self.lead_groups
         )
 
     def set_columns(self, members: int, steps: int) -> Columns:
@@ -170,28 +182,31 @@ class SpectralEnsemble:
                     blocks.add(spectra.sums(group, 1, self.weight_exponent), block)
             else:
                 if total is None:
-                    total = GramSums.zeros(columns, self.cells, len(self.measured), num_groups)
+                    total = self.empty_sums(num_groups)
                 total = total.with_groups(int(batch.group.max()) + 1)
                 spectra.add_to(total, batch.group, self.weight_exponent)
         if total is not None:
             return total, folds
         return blocks.finish()
 
-    def solve(self, sums: GramSums, ridge: Number | None = None) -> "SpectralEnsemble":
-        """Choose penalties on the folds (unless one is given) and solve (M7) on all groups."""
+    def solve(self, sums: GramSums, *, judged: GramSums | None = None) -> "SpectralEnsemble":
+        """Choose penalties on the folds (unless one is given) and solve (M7) on all groups.
+
+        ``judged`` holds the sums of the same windows under another weighting, by which held-out
+        blocks are scored; default ``sums``.
+        """
         self.sums_ = sums
         whole = sums.total()
         if float(whole.windows[0]) == 0:
             raise EmptySplitError(
                 "`batches` held no windows, so there is nothing to fit. Give at least one."
             )
-        if ridge is None and self.ridge == "nested":
-            self.nested_ = solve_nested(sums, self.folds_, self.cells)
+        if self.ridge == "nested":
+            self.nested_ = solve_nested(sums, self.folds_, self.cells, judged=judged)
             self._set_weights(self._justified(self.nested_))
             return self
-        if ridge is None:
-            ridge = self._choose_ridge(sums) if self.ridge == "auto" else float(self.ridge)
-        self.ridge_ = float(ridge)
+        auto = self.ridge == "auto"
+        self.ridge_ = self._choose_ridge(sums, judged or sums) if auto else float(self.ridge)
         self._set_weights(ridge_path(whole.moments[0], [self.ridge_])[0])
         return self
 
@@ -201,7 +216,7 @@ class SpectralEnsemble:
         deploy = nested.verdict.decision == "deploy"
         return nested.weights if deploy else torch.zeros_like(nested.weights)
 
-    def _choose_ridge(self, sums: GramSums) -> float:
+    def _choose_ridge(self, sums: GramSums, judged: GramSums) -> float:
         """Lowest held-out error over the folds; in a tie the larger penalty."""
         if not self.folds_:
             raise EmptySplitError(
@@ -211,10 +226,18 @@ class SpectralEnsemble:
         scores = torch.zeros(len(self.ridge_grid), dtype=torch.float64)
         for fit_groups, score_groups in self.folds_:
             path = ridge_path(sums.total(fit_groups).moments[0], self.ridge_grid)
-            held_out = sums.total(score_groups).moments
+            held_out = judged.total(score_groups).moments
             scores += quadratic_error(held_out, path).flatten(1).sum(1)
         self.ridge_scores_ = dict(zip(self.ridge_grid, scores.tolist(), strict=True))
         return min(self.ridge_grid, key=lambda ridge: (self.ridge_scores_[ridge], -ridge))
+
+    def copy(self, *, weight_exponent: Number) -> "SpectralEnsemble":
+        """An unsolved ensemble with these settings, columns and folds, but another weighting."""
+        other = SpectralEnsemble(
+            self.cells, **{**self._settings(), "weight_exponent": float(weight_exponent)}
+        )
+        other.columns_, other.folds_ = self.columns_, self.folds_
+        return other
 
     def merge(self, other: "SpectralEnsemble") -> "SpectralEnsemble":
         """Pool with sums fitted elsewhere on the same source and modules, and solve again.
@@ -266,7 +289,7 @@ class SpectralEnsemble:
         if cells is not None:
             sums = sums.with_index(_nesting(self.cells, cells), cells.num_cells)
             if cells.shared_channels and not self.cells.shared_channels:
-                sums = sums.shared_over_channels()
+                sums = sums.shared_over_channels(self.lead_groups)
         return smaller.solve(sums)
 
     @property
@@ -396,12 +419,19 @@ class SpectralEnsemble:
             "base_column": self.base_column,
             "depths": None if self.depths is None else list(self.depths),
             "ridge_grid": list(self.ridge_grid),
+            "lead_groups": self.lead_groups,
         }
 
     def _set_weights(self, weights: Tensor) -> None:
         assert self.columns_ is not None
         self.weights_ = weights
-        self._spread = CellWeights(weights, self.columns_, self.cells, measured=self.measured)
+        self._spread = CellWeights(
+            weights,
+            self.columns_,
+            self.cells,
+            measured=self.measured,
+            lead_groups=self.lead_groups,
+        )
 
     def _columns(self) -> Columns:
         if self.weights_ is None or self.columns_ is None:

@@ -79,6 +79,7 @@ def solve_nested(
     folds: Sequence[Fold],
     finest: FourierCells,
     *,
+    judged: GramSums | None = None,
     grid: Sequence[float] = NESTED_GRID,
     strictness: float = STRICTNESS,
 ) -> NestedFit:
@@ -88,6 +89,7 @@ def solve_nested(
         sums: Gram sums on the finest cells, by group (block of windows).
         folds: Pairs (groups to fit on, groups to score on); each scored group is a block.
         finest: The finest polar partition considered.
+        judged: Sums of the same windows under the weighting that judges; default ``sums``.
         grid: Penalties tried.
         strictness: Standard errors over the blocks by which a level must help.
     """
@@ -96,7 +98,7 @@ def solve_nested(
             "The nested fit needs blocks to hold out, but there are too few windows to part them. "
             "Give more windows, or a fixed partition and `ridge`."
         )
-    search = _Search(sums, folds, finest, tuple(grid))
+    search = _Search(sums, folds, finest, tuple(grid), judged)
     state, steps = search.source(), []
     root = search.attempt(state, search.root)
     if root.helps(state, strictness):
@@ -140,13 +142,18 @@ class _Search:
     """Held-out search over polar partitions nested in the finest one."""
 
     def __init__(
-        self, sums: GramSums, folds: Sequence[Fold], finest: FourierCells, grid: tuple[float, ...]
+        self,
+        sums: GramSums,
+        folds: Sequence[Fold],
+        finest: FourierCells,
+        grid: tuple[float, ...],
+        judged: GramSums | None = None,
     ) -> None:
         if not finest.radial:
             raise ConfigError("`cells` must be polar to have nested coarser partitions.")
         self._finest, self._grid = finest, grid
         self._fits = [sums.total(fit).moments[0] for fit, _ in folds]
-        self._blocks = [sums.moments[list(score)] for _, score in folds]
+        self._blocks = [(judged or sums).moments[list(score)] for _, score in folds]
         self._all = sums.total().moments[0]
         self._maps: dict[Size, tuple[Tensor, int]] = {}
         self.root: Size = (1, 1) if finest.shared_channels else (0, 0)

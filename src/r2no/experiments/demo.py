@@ -28,6 +28,8 @@ from r2no.report import plot_depth_bands, plot_fields, plot_retention
 from r2no.training import Persistence, PhysicalOperator, Reporter, TrainSettings, train_operator
 from r2no.training.backbone import fit_normalisers
 
+_SLOW = ("unet", "transolver")  # seconds per update on one core, even when small
+
 
 @dataclass(frozen=True)
 class DemoSettings:
@@ -60,7 +62,7 @@ class DemoSettings:
     def _backbone(self, *, updates: int, lr: float) -> TrainSettings:
         return TrainSettings(
             epochs=None,
-            updates=updates,
+            updates=updates // 2 if self.backbone in _SLOW else updates,
             batch_size=4,
             lr=lr,
             final_lr=0.0,

@@ -100,12 +100,14 @@ class TrainConfig(BenchmarkConfig, frozen=True, extra="forbid"):
 class AdaptConfig(BenchmarkConfig, frozen=True, extra="forbid"):
     """Repair modules and ensemble on top of the checkpoint ``source``.
 
-    ``preset="paper"`` fits the published 128 x 16 cells, ``"auto"`` sizes the partition to the
-    fit split; everything else is the same. Fields that are None are the published ones.
+    ``preset="auto"`` shrinks the cells as the fit split demands, ``"paper"`` fits the published
+    128 x 16 of them; everything else is the same. Fields that are None are the published ones.
     """
 
     source: Path
-    preset: Literal["paper", "auto"] = "paper"
+    preset: Literal["paper", "auto"] = "auto"
+    target: Literal["rmse", "rel_l2"] | None = None
+    budget: int | None = Field(default=None, ge=1)
     members: int = Field(default=3, ge=1)
     out: Path | None = None
     seed: int | None = None
@@ -141,12 +143,12 @@ class AdaptConfig(BenchmarkConfig, frozen=True, extra="forbid"):
             train=TrainSettings(**train),
         )
         cells = "published" if self.preset == "paper" else "auto"
-        ensemble = _given(cells=cells, radial=self.radial, angular=self.angular)
+        ensemble = _given(cells=cells, radial=self.radial, angular=self.angular, target=self.target)
         return AdaptSettings(
             members=self.members,
             repair=RepairSettings(**repair),
             ensemble=EnsembleSettings(**ensemble),
-            **_given(seed=self.seed, batch_size=self.eval_batch_size),
+            **_given(seed=self.seed, batch_size=self.eval_batch_size, budget=self.budget),
         )
 
 
