@@ -16,7 +16,7 @@ from r2no.adaptation import AdaptSettings, Trajectories
 from r2no.adaptation.adapt import initial_module
 from r2no.data.splits import Splits
 from r2no.data.window import batches, collate
-from r2no.ensemble import GramSums, SpectralEnsemble
+from r2no.ensemble import SpectralEnsemble
 from r2no.errors import NonFiniteError
 from r2no.repair import RepairUNet
 from r2no.spectral import FourierCells
@@ -92,8 +92,8 @@ def _fit_times(
     _, window = next(iter(batches(splits.fit, settings.batch_size)))
     forecast = source(window.history)
     ensemble = SpectralEnsemble(_cells(splits, settings), 0.0, splits.fit.fields.measured)
-    columns = ensemble.set_columns(1, loops.steps)
-    total = GramSums.zeros(columns, ensemble.cells, len(ensemble.measured), 1)
+    ensemble.set_columns(1, loops.steps)
+    total = ensemble.empty_sums(1)
     group = torch.zeros(len(forecast), dtype=torch.long)
 
     def accumulate() -> None:
@@ -169,7 +169,8 @@ def _cells(splits: Splits, settings: AdaptSettings) -> FourierCells:
 def _sums_bytes(splits: Splits, settings: AdaptSettings) -> int:
     columns = settings.members * settings.repair.steps + 2
     cells = _cells(splits, settings).num_cells
-    return 8 * _GROUPS * cells * len(splits.fit.fields.measured) * columns**2
+    groups = _GROUPS * settings.ensemble.lead_groups
+    return 8 * groups * cells * len(splits.fit.fields.measured) * columns**2
 
 
 def _timed(action: Callable[[], Result]) -> tuple[Result, float]:
