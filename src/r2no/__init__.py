@@ -2,8 +2,8 @@
 
 __version__ = "0.1.0"
 
-from r2no import backbones, data, errors, metrics, spectral
-from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, load
+from r2no import backbones, data, errors, metrics, operators, spectral
+from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, export, load
 from r2no.ensemble import SpectralEnsemble
 from r2no.repair import RepairUNet, repair
 from r2no.spectral import FourierCells
@@ -18,8 +18,10 @@ __all__ = [
     "backbones",
     "data",
     "errors",
+    "export",
     "load",
     "metrics",
+    "operators",
     "repair",
     "spectral",
 ]

@@ -17,6 +17,10 @@ class ShapeError(R2NOError, ValueError):
     """A tensor has the wrong number of axes, frames, channels or windows."""
 
 
+class LayoutError(ShapeError):
+    """A network was given, or gave, its axes in another order than declared."""
+
+
 class NonFiniteError(R2NOError, ValueError):
     """NaN or infinity where finite numbers are needed."""
 
@@ -31,6 +35,14 @@ class ConfigError(R2NOError, ValueError):
 
 class DataError(R2NOError, ValueError):
     """A data set is incomplete, inconsistent or of an unknown format."""
+
+
+class UnknownNameError(R2NOError, LookupError):
+    """A variable or dimension has another name; the message gives the nearest one."""
+
+
+class IrregularGridError(R2NOError, ValueError):
+    """A coordinate does not advance in equal steps."""
 
 
 class FileDamagedError(R2NOError, OSError):

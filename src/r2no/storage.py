@@ -150,6 +150,10 @@ def _feed(digest: Any, part: Any) -> None:
         digest.update(f"array{part.shape}{part.dtype}".encode())
         for piece in part.reshape(-1, *part.shape[-2:]) if part.ndim > 2 else [part]:
             digest.update(piece.tobytes())  # piecewise, so a memory-mapped array streams
+    elif hasattr(part, "dtype") and hasattr(part, "pieces"):  # an array that is read in pieces
+        digest.update(f"array{part.shape}{part.dtype}".encode())
+        for piece in part.pieces():
+            digest.update(piece.tobytes())
     elif isinstance(part, (list, tuple)):
         digest.update(f"list{len(part)}".encode())
         for item in part:

@@ -1,8 +1,11 @@
 """Adaptation end to end: frozen source, repair modules, spectral ensemble, readouts (M3-M9)."""
 
 from r2no.adaptation.adapt import adapt, update
+from r2no.adaptation.artifact import load
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings, RepairSettings
-from r2no.adaptation.model import AdaptedModel, load
+from r2no.adaptation.export import export
+from r2no.adaptation.model import AdaptedModel
+from r2no.adaptation.predict import write_predictions
 from r2no.adaptation.readouts import readouts, score_readouts
 from r2no.adaptation.trajectories import Trajectories
 
@@ -13,8 +16,10 @@ __all__ = [
     "RepairSettings",
     "Trajectories",
     "adapt",
+    "export",
     "load",
     "readouts",
     "score_readouts",
     "update",
+    "write_predictions",
 ]

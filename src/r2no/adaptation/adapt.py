@@ -88,7 +88,7 @@ def adapt(
         ]
         normalisers = normalisers or fit_normalisers(train)
         splits = ((train, caches[0]), (fit, caches[1]))
-        modules = [_initial(fields, settings, number) for number in range(settings.members)]
+        modules = [initial_module(fields, settings, number) for number in range(settings.members)]
         trainings = [
             partial(_train_member, number, module, splits, normalisers, settings, work)
             for number, module in enumerate(modules)
@@ -245,7 +245,7 @@ class _Frozen:
             raise FingerprintError("`source` changed while it was meant to be frozen.")
 
 
-def _initial(fields: Fields, settings: AdaptSettings, number: int) -> RepairUNet:
+def initial_module(fields: Fields, settings: AdaptSettings, number: int) -> RepairUNet:
     """A member before training; its seed decides its weights."""
     repair = settings.repair
     with torch.random.fork_rng(devices=[]):

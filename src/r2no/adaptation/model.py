@@ -1,9 +1,9 @@
 """AdaptedModel: a frozen source, its repair modules and the ensemble that composes them."""
 
 import platform
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,6 @@ from r2no import storage
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.trajectories import Trajectories
-from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Windows, batches
 from r2no.ensemble import (
     BudgetPoint,
@@ -25,14 +24,11 @@ from r2no.ensemble import (
     cheapest,
     learning_curve,
 )
-from r2no.errors import FileDamagedError, FingerprintError, ShapeError
+from r2no.errors import FingerprintError, ShapeError
 from r2no.metrics import Accumulator
-from r2no.repair import RepairUNet
-from r2no.spectral import FourierCells
-from r2no.training import Reporter, operator_fingerprint
+from r2no.training import Reporter
 
-FORMAT = "r2no.artifact/1"
-_MANIFEST = "manifest.json"
+IncludeSource = bool | Literal["auto"]
 
 
 @dataclass(eq=False)
@@ -74,7 +70,10 @@ class AdaptedModel:
                 f"`history` must be (batch, {', '.join(map(str, expected))}) as in training, but "
                 f"got shape {tuple(history.shape)}. Channels are {self.fields.history_channels}."
             )
-        source = self.source(history)
+        return self.compose(history, self.source(history))
+
+    def compose(self, history: Tensor, source: Tensor) -> Tensor:
+        """R(X) of (M8) from a history and the source's forecast for it."""
         composition = self.ensemble.compose(source)
         for member, depth, iterate in self.trajectories(history, source):
             composition.add(member, depth, iterate)
@@ -147,6 +146,11 @@ class AdaptedModel:
         )
         return replace(self, ensemble=pooled, fit_errors=errors, provenance=provenance)
 
+    @property
+    def identity(self) -> str:
+        """A hash of the source and the repair loops."""
+        return storage.fingerprint(self.provenance["source"], self._modules_fingerprint())
+
     def _modules_fingerprint(self) -> str:
         states = [dict(module.state_dict()) for module in self.trajectories.modules]
         of = self.trajectories.of_history, self.trajectories.of_field
@@ -163,125 +167,42 @@ class AdaptedModel:
                 step.advance(len(numbers))
         return metrics.compute()
 
-    def save(self, path: PathLike) -> Path:
+    def save(self, path: PathLike, *, include_source: IncludeSource = "auto") -> Path:
         """Write the artifact: a folder with ``manifest.json`` and safetensors files.
 
-        The source is referenced by its fingerprint. The manifest is written last, so a folder
-        without one is an unfinished artifact.
+        Args:
+            path: The folder.
+            include_source: Whether the source comes along, so that :func:`load` needs no more:
+                r2no's own operators, and networks of ``operators.from_python`` or
+                ``from_exported``. "auto" includes it where that is possible; otherwise, and with
+                False, it is referenced by its fingerprint and given to :func:`load`.
         """
-        folder = Path(path)
-        (folder / _MANIFEST).unlink(missing_ok=True)
-        files = {"ensemble.safetensors": self.ensemble.state()}
-        for number, module in enumerate(self.trajectories.modules):
-            shape = {"history": module.history_channels, "field": module.field_channels}
-            files[f"repair-{number}.safetensors"] = (dict(module.state_dict()), shape)
-        files["context.safetensors"] = self._context()
-        for name, (tensors, metadata) in files.items():
-            storage.save_tensors(folder / name, tensors, metadata)
-        manifest = {
-            "format": FORMAT,
-            "settings": self.settings.model_dump(mode="json"),
-            "fields": asdict(self.fields),
-            "verdict": None if self.verdict is None else asdict(self.verdict),
-            "provenance": self.provenance,
-            "files": {name: storage.file_sha256(folder / name) for name in files},
-        }
-        storage.write_json(folder / _MANIFEST, manifest)
-        return folder
+        from r2no.adaptation.artifact import save
 
-    def _context(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        of_history, of_field = self.trajectories.of_history, self.trajectories.of_field
-        band_tensors, bands = self.fit_errors.cells.state()
-        tensors = {
-            "history_shift": of_history.shift,
-            "history_scale": of_history.scale,
-            "field_shift": of_field.shift,
-            "field_scale": of_field.scale,
-            "depth_errors": self.fit_errors.squared,
-            "bands": band_tensors["index"],
-            "probe": self.probe,
-        }
-        counts = {"windows": self.fit_errors.windows, "frames": self.fit_errors.frames}
-        return tensors, {"bands": bands, **counts}
+        return save(self, Path(path), include_source)
 
+    def export(self, path: PathLike, *, source_input: bool = False) -> Path:
+        """Write the whole predictor as one ``.pt2`` file; see :func:`r2no.export`."""
+        from r2no.adaptation.export import export
 
-def load(path: PathLike, source: Operator) -> AdaptedModel:
-    """Read an artifact written by :meth:`AdaptedModel.save` and join it with its source.
+        return export(self, path, source_input=source_input)
 
-    Raises:
-        FileDamagedError: if a file is missing or its hash differs from the manifest's.
-        FingerprintError: if ``source`` is not the operator the artifact was fitted to.
-    """
-    folder = Path(path)
-    manifest = _verified_manifest(folder)
-    settings = AdaptSettings(**manifest["settings"])
-    context, extra = storage.load_tensors(folder / "context.safetensors")
-    found = operator_fingerprint(source, context["probe"])
-    if found != manifest["provenance"]["source"]:
-        raise FingerprintError(
-            f"`source` is not the operator `{folder}` was fitted to: its weights or its answer to "
-            "the stored history differ. Load the checkpoint named in the manifest."
-        )
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in manifest["fields"].items()
-    }
-    trajectories = Trajectories(
-        tuple(_module(folder, number, settings) for number in range(settings.members)),
-        Normaliser(context["history_shift"], context["history_scale"]),
-        Normaliser(context["field_shift"], context["field_scale"]),
-        settings.repair.steps,
-        settings.repair.step_size,
-    )
-    bands = FourierCells.from_state({"index": context["bands"]}, extra["bands"])
-    errors = DepthErrors(
-        bands,
-        fields["measured"],
-        context["depth_errors"],
-        windows=extra["windows"],
-        frames=extra["frames"],
-    )
-    return AdaptedModel(
-        source,
-        trajectories,
-        SpectralEnsemble.load(folder / "ensemble.safetensors"),
-        errors,
-        Fields(**fields),
-        settings,
-        manifest["provenance"],
-        context["probe"],
-    )
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Upload the artifact with a model card; see :func:`r2no.adaptation.hub.push_to_hub`."""
+        from r2no.adaptation.hub import push_to_hub
 
+        return push_to_hub(self, repo_id, **options)
 
-def _verified_manifest(folder: Path) -> dict[str, Any]:
-    if not (folder / _MANIFEST).is_file():
-        raise FileDamagedError(
-            f"`{folder}` has no {_MANIFEST}: it is not an artifact, or writing it was cut short. "
-            "Save the model again."
-        )
-    manifest = storage.read_json(folder / _MANIFEST)
-    if manifest.get("format") != FORMAT:
-        raise FileDamagedError(
-            f"`{folder}` is of format {manifest.get('format')!r}, but this version reads "
-            f"{FORMAT!r}. Update r2no."
-        )
-    for name, expected in manifest["files"].items():
-        if not (folder / name).is_file() or storage.file_sha256(folder / name) != expected:
-            raise FileDamagedError(
-                f"`{folder / name}` is missing or was changed after it was written. "
-                "Restore the folder from a copy."
-            )
-    return manifest
+    @classmethod
+    def from_pretrained(cls, name: PathLike, **options: Any) -> "AdaptedModel":
+        """An artifact by its folder or hub name; see :func:`r2no.adaptation.hub.from_pretrained`.
 
+        Options are ``source``, ``trust_source``, ``revision`` and others of huggingface_hub's
+        ``snapshot_download``.
+        """
+        from r2no.adaptation.hub import from_pretrained
 
-def _module(folder: Path, number: int, settings: AdaptSettings) -> RepairUNet:
-    tensors, shape = storage.load_tensors(folder / f"repair-{number}.safetensors")
-    repair = settings.repair
-    module = RepairUNet(
-        shape["history"], shape["field"], repair.width, repair.depth, padding=repair.padding
-    )
-    module.load_state_dict(tensors)
-    return module.eval()
+        return from_pretrained(name, **options)
 
 
 def versions() -> dict[str, str]:

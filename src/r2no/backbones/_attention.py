@@ -122,7 +122,7 @@ def _by_parts(
     function: Callable[[Tensor], Tensor], rows: Float[Tensor, "row token channel"]
 ) -> Float[Tensor, "row token channel"]:
     """Apply a function of independent rows, on a CPU in parts that fit its cache."""
-    if rows.device.type != "cpu":
+    if rows.device.type != "cpu" or torch.compiler.is_compiling():  # traced for any batch size
         return function(rows)
     parts = rows.split(max(1, CHUNK // rows.shape[1]))
     return torch.cat([function(part) for part in parts])

@@ -147,7 +147,7 @@ def _multiply(
     weights = weights.to(x.dtype)
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.device.type != "cpu":
         return torch.einsum("bixyz,ioxyz->boxyz", x, weights)
-    mixed = x.new_zeros(len(x), *weights.shape[1:])  # one pass over the weights, as they lie
+    mixed = x.new_zeros(x.shape[0], *weights.shape[1:])  # one pass over the weights, as they lie
     for x_i, weights_i in zip(x.unbind(1), weights.unbind(0), strict=True):
         mixed.addcmul_(x_i[:, None], weights_i)
     return mixed
@@ -209,5 +209,5 @@ def _linear(
     layer: nn.Linear, x: Float[Tensor, "batch channel time height width"]
 ) -> Float[Tensor, "batch mixed time height width"]:
     """Apply ``layer`` along the channel axis without moving it."""
-    weight = layer.weight.expand(len(x), -1, -1)
+    weight = layer.weight.expand(x.shape[0], -1, -1)
     return torch.baddbmm(layer.bias[:, None], weight, x.flatten(2)).unflatten(2, x.shape[2:])

@@ -1,12 +1,13 @@
 """``r2no adapt``: repair modules and the spectral ensemble on top of a checkpoint."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from r2no.cli import options
 from r2no.cli.app import app, console
+from r2no.errors import ConfigError
 from r2no.training import Reporter
 
 
@@ -58,11 +59,14 @@ def adapt(
     """Fit repair modules and a spectral ensemble on real windows, and save them.
 
     Modules learn on the real training split, the ensemble is fitted on the validation split. A
-    run that is stopped goes on where it was.
+    run that is stopped goes on where it was. A CONFIG with your own `data` and `source` adapts
+    your operator to your measurements; look at it with `r2no doctor CONFIG` first.
 
     Example: r2no adapt --system cylinder --backbone fno --data ROOT --source finetune.pth
     """
     given = options.given(locals())
+    if _adapted_own(*given):
+        return
     from r2no.experiments.realpdebench import AdaptConfig, read_config, run_adaptation
 
     path = run_adaptation(read_config(AdaptConfig, *given), reporter=Reporter())
@@ -71,3 +75,24 @@ def adapt(
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _adapted_own(config: Path | None, given: dict[str, Any]) -> bool:
+    """Adapt by a config of one's own, if it is one."""
+    from r2no.experiments.own import is_own_config, read_own_config, run_own_adaptation
+
+    if config is None or not is_own_config(config):
+        return False
+    if others := sorted(set(given) - {"out", "members", "seed"}):
+        raise ConfigError(
+            f"`{config}` describes your own data and source, so of the options only --out, "
+            f"--members and --seed apply, but got {', '.join(others)}. Put them into the file."
+        )
+    path = run_own_adaptation(read_own_config(config, given), reporter=Reporter())
+    console.print(
+        f"Wrote {path} and the scores in {path.parent / 'run.json'}. Forecast with "
+        f"`r2no predict {path} DATA`.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return True

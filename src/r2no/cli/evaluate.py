@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from r2no import storage
 from r2no.cli import options
 from r2no.cli.app import app
+from r2no.errors import ConfigError
 from r2no.training import Reporter
 
 
@@ -38,6 +40,9 @@ def evaluate(
         str | None, typer.Option(help="benchmark: score exactly as the benchmark does.")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the JSON here.")] = None,
+    trust_source: Annotated[
+        bool, typer.Option(help="Import the factory, or open the program, the artifact names.")
+    ] = False,
     small: options.Small = None,
     layout: options.Layout = None,
     exclude: options.Exclude = None,
@@ -48,12 +53,37 @@ def evaluate(
 ) -> None:
     """Score a checkpoint or an artifact on a split and print JSON.
 
-    An artifact's source is scored beside it. Progress goes to standard error.
+    An artifact's source is scored beside it. Progress goes to standard error. An artifact of your
+    own data knows them; of the options only --split, --output and --trust-source apply.
 
     Example: r2no evaluate runs/cylinder-adapt/model.r2no --data ROOT --output scores.json
     """
     given = options.given(locals())
+    from r2no.experiments.own import evaluate_own, is_own_artifact
+
+    if is_own_artifact(model):
+        found = evaluate_own(
+            model, **_own_options(given[1]), trust_source=trust_source, reporter=Reporter()
+        )
+        if output is not None:
+            storage.write_json(output, found)
+        typer.echo(json.dumps(found, indent=2))
+        return
+    given[1].pop("trust_source", None)
     from r2no.experiments.realpdebench import EvaluateConfig, read_config, run_evaluation
 
     result = run_evaluation(read_config(EvaluateConfig, *given), reporter=Reporter())
     typer.echo(json.dumps(result, indent=2))
+
+
+def _own_options(given: dict[str, Any]) -> dict[str, Any]:
+    known = {"model", "split", "output", "trust_source"}
+    if others := sorted(set(given) - known):
+        raise ConfigError(
+            "Of the options only --split, --output and --trust-source apply to an artifact of your "
+            f"own data, but got {', '.join(others)}."
+        )
+    name = given.get("split", "test")
+    if name not in ("train", "fit", "test"):
+        raise ConfigError(f"`--split` must be train, fit or test, but got {name!r}.")
+    return {"name": name}

@@ -1,4 +1,4 @@
-"""``r2no inspect``: what a checkpoint or an artifact holds."""
+"""``r2no inspect``: what a checkpoint, an artifact or a data file holds."""
 
 import json
 from pathlib import Path
@@ -8,19 +8,24 @@ import typer
 
 from r2no import backbones, storage
 from r2no.cli.app import app, console
+from r2no.data import open as open_data
+from r2no.data.files import is_data
 from r2no.errors import ConfigError
 
 
 @app.command()
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A checkpoint file or an artifact folder.")],
+    path: Annotated[Path, typer.Argument(help="A checkpoint, an artifact or a data file.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what a file or an artifact holds, without running anything in it.
 
     Example: r2no inspect finetune.pth
     """
-    found = _artifact(path) if path.is_dir() else _checkpoint(path)
+    if is_data(path):
+        found = _data(path)
+    else:
+        found = _artifact(path) if path.is_dir() else _checkpoint(path)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -28,6 +33,24 @@ def inspect(
         text = value if isinstance(value, str) else json.dumps(value)
         console.print(f"[bold]{name}[/]: ", end="", highlight=False)
         console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _data(path: Path) -> dict[str, Any]:
+    data = open_data(path)
+    return {
+        "file": str(path),
+        "channels": list(data.channels),
+        "units": list(data.units),
+        "dimensions": dict(data.recordings[0].roles),
+        "left_out": list(data.recordings[0].ignored),
+        "grid": list(data.grid),
+        "spacing": [axis.step for axis in data.space],
+        "time_step": data.time_step,
+        "trajectories": len(data),
+        "frames": list(data.frames),
+        "bytes": data.nbytes,
+        "missing": dict(zip(data.channels, data.missing, strict=True)),
+    }
 
 
 def _checkpoint(path: Path) -> dict[str, Any]:

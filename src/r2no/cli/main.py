@@ -14,8 +14,10 @@ from r2no.cli import (  # each registers itself
     bench,
     checkpoints,
     data,
+    doctor,
     evaluate,
     inspect,
+    predict,
     train,
 )
 from r2no.cli.app import app, console
@@ -23,7 +25,19 @@ from r2no.ensemble import Verdict
 from r2no.errors import R2NOError
 from r2no.training import Reporter
 
-__all__ = ["adapt", "app", "bench", "checkpoints", "data", "evaluate", "inspect", "main", "train"]
+__all__ = [
+    "adapt",
+    "app",
+    "bench",
+    "checkpoints",
+    "data",
+    "doctor",
+    "evaluate",
+    "inspect",
+    "main",
+    "predict",
+    "train",
+]
 
 
 @app.command()

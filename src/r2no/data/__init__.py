@@ -1,9 +1,12 @@
-"""Windows of fields and where they come from: arrays, the built-in wake, RealPDEBench."""
+"""Windows of fields and where they come from: files, arrays, the built-in wake, RealPDEBench."""
 
 from r2no.data.arrays import ArrayWindows
+from r2no.data.audit import shared_frames
+from r2no.data.measurements import Measurements
 from r2no.data.normalise import Normaliser
+from r2no.data.opening import open
 from r2no.data.realpdebench import RealPDEBench
-from r2no.data.splits import HeldOut, halves
+from r2no.data.splits import HeldOut, Splits, halves
 from r2no.data.wake import WakeData, make_wake
 from r2no.data.window import Fields, Window, Windows, batches, collate
 
@@ -11,8 +14,10 @@ __all__ = [
     "ArrayWindows",
     "Fields",
     "HeldOut",
+    "Measurements",
     "Normaliser",
     "RealPDEBench",
+    "Splits",
     "WakeData",
     "Window",
     "Windows",
@@ -20,4 +25,6 @@ __all__ = [
     "collate",
     "halves",
     "make_wake",
+    "open",
+    "shared_frames",
 ]

@@ -1,8 +1,7 @@
-"""Windows over trajectories that are already arrays: NumPy, memory-mapped or torch."""
+"""Windows over trajectories: NumPy arrays, memory-mapped, torch, or read from files on demand."""
 
 import copy
-import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -12,19 +11,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from r2no._types import Number
+from r2no.data.array_checks import check_shapes, constant_names, read_constants
+from r2no.data.gaps import fill_gaps
+from r2no.data.lazy import LazyTrajectory, as_mask
+from r2no.data.mapped import MappedFile
 from r2no.data.window import Fields, Window
 from r2no.errors import (
     ConfigError,
-    DataError,
     EmptySplitError,
-    GridMismatchError,
     NonFiniteError,
     ShapeError,
 )
 from r2no.storage import fingerprint
 
-Array = np.ndarray | Tensor
-_PIECE = 32  # frames looked at together when a trajectory is checked
+Array = np.ndarray | Tensor | LazyTrajectory
+_PIECE = 2**23  # values looked at together when a trajectory is checked
 
 
 class ArrayWindows(Dataset[Window]):
@@ -39,7 +41,8 @@ class ArrayWindows(Dataset[Window]):
     4. zero;
 
     a missing value of the target becomes zero and is False in the window's mask. Whatever number
-    stood under the mask has no influence.
+    stood under the mask has no influence. Frames after the end of a recording (``beyond``) are
+    missing in the same sense.
 
     Args:
         trajectories: at least one; all on the same grid with the same channels.
@@ -58,6 +61,8 @@ class ArrayWindows(Dataset[Window]):
         spacing: of the grid, per axis.
         time_step: between two frames.
         dtype: of the windows.
+        beyond: also the windows whose history is recorded and whose target is not, or not wholly;
+            the last of them starts where the recording ends.
 
     Raises:
         NonFiniteError: for a non-finite value that no mask covers, or a measured channel of a
@@ -86,9 +91,10 @@ class ArrayWindows(Dataset[Window]):
         conditioning_names: Sequence[str] | None = None,
         mask: Literal["nan"] | Sequence[Array] | None = None,
         units: Sequence[str] = (),
-        spacing: Sequence[float] = (),
-        time_step: float = 1.0,
+        spacing: Sequence[Number] = (),
+        time_step: Number = 1.0,
         dtype: torch.dtype = torch.float32,
+        beyond: bool = False,
     ) -> None:
         if min(history, horizon, stride) < 1 or dtype not in (torch.float32, torch.float64):
             raise ConfigError(
@@ -96,25 +102,25 @@ class ArrayWindows(Dataset[Window]):
                 f"float64, but got {history}, {horizon}, {stride} and {dtype}."
             )
         self._trajectories = list(trajectories)
-        _check_shapes(self._trajectories, history + horizon)
+        check_shapes(self._trajectories, history if beyond else history + horizon)
         shape = self._trajectories[0].shape
         names = tuple(map(str, range(shape[-1]))) if channels is None else tuple(channels)
         if len(names) != shape[-1]:
             raise ShapeError(
                 f"`channels` must name the {shape[-1]} channels of the last axis, but got {names}."
             )
-        self._stride, self._dtype = stride, dtype
-        self._constants = _constants(conditioning, len(self._trajectories))
+        self._stride, self._dtype, self._beyond = stride, dtype, beyond
+        self._constants = read_constants(conditioning, len(self._trajectories))
         self.fields = Fields(
             grid=tuple(shape[1:-1]),
             history_frames=history,
             horizon_frames=horizon,
             channels=names,
             measured=tuple(range(shape[-1])) if measured is None else tuple(measured),
-            conditioning=_constant_names(self._constants, conditioning_names),
+            conditioning=constant_names(self._constants, conditioning_names),
             units=tuple(units),
-            spacing=tuple(spacing),
-            time_step=time_step,
+            spacing=tuple(map(float, spacing)),
+            time_step=float(time_step),
         )
         self._masks = None if mask is None or mask == "nan" else list(mask)
         self._gaps = mask is not None
@@ -132,23 +138,38 @@ class ArrayWindows(Dataset[Window]):
         frames = self.fields.history_frames
         stop = start + frames + self.fields.horizon_frames
         values = _as_tensor(self._trajectories[number][start:stop], self._dtype)
-        if not self._gaps:
+        if not self._gaps and not self._beyond:
             return Window(self._with_constants(values[:frames], number), values[frames:], None)
-        valid = self._valid(number, start, stop)
+        valid = self._valid(values, number, start)
         history = fill_gaps(values[:frames], valid[:frames])
         target = torch.where(valid[frames:], values[frames:], torch.zeros((), dtype=self._dtype))
-        return Window(self._with_constants(history, number), target, valid[frames:])
+        missing = (stop - start - len(values), *values.shape[1:])
+        return Window(
+            self._with_constants(history, number),
+            torch.cat([target, target.new_zeros(missing)]),
+            torch.cat([valid[frames:], valid.new_zeros(missing)]),
+        )
+
+    def frame(self, trajectory: int, frame: int) -> Float[Tensor, "*space channel"]:
+        """One frame as it was recorded, NaN where it is missing."""
+        values = _as_tensor(self._trajectories[trajectory][frame : frame + 1], self._dtype)
+        valid = self._valid(values, trajectory, frame)
+        return torch.where(valid, values, torch.full((), torch.nan, dtype=self._dtype))[0]
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of all values and settings; computed on first use."""
+        """A hash of all values that count and of the settings; computed on first use."""
         settings = {
             "fields": repr(self.fields),
             "stride": self._stride,
             "dtype": str(self._dtype),
             "gaps": self._gaps,
         }
-        return fingerprint(settings, self._trajectories, self._masks, self._constants)
+        if self._beyond:
+            settings["beyond"] = True
+        known = [_Known(self, number) for number in range(len(self._trajectories))]
+        values = known if self._gaps else self._trajectories
+        return fingerprint(settings, values, None, self._constants)
 
     def subset(self, trajectories: Sequence[int]) -> "ArrayWindows":
         """The windows of some trajectories, which are numbered anew in the given order."""
@@ -169,23 +190,29 @@ class ArrayWindows(Dataset[Window]):
         return part
 
     def _find_origins(self) -> Int[Tensor, "window 2"]:
-        length = self.fields.history_frames + self.fields.horizon_frames
-        origins = [
-            (number, start)
-            for number, trajectory in enumerate(self._trajectories)
-            for start in range(0, len(trajectory) - length + 1, self._stride)
-        ]
+        horizon = 0 if self._beyond else self.fields.horizon_frames
+        length = self.fields.history_frames + horizon
+        origins = []
+        for number, trajectory in enumerate(self._trajectories):
+            last = len(trajectory) - length
+            starts = range(0, last + 1, self._stride)
+            origins += [(number, start) for start in starts]
+            if self._beyond and starts[-1] != last:
+                origins.append((number, last))
         return torch.tensor(origins, dtype=torch.int64)
 
-    def _valid(self, number: int, start: int, stop: int) -> Bool[Tensor, "time *space channel"]:
-        trajectory = self._trajectories[number][start:stop]
+    def _valid(
+        self, values: Float[Tensor, "time *space channel"], number: int, start: int
+    ) -> Bool[Tensor, "time *space channel"]:
+        """Where ``values``, the frames from ``start`` on, were measured."""
+        if not self._gaps:
+            return torch.ones_like(values, dtype=torch.bool)
         if self._masks is None:
-            return torch.isfinite(_as_tensor(trajectory, self._dtype))
-        mask = self._masks[number]
-        valid = _as_tensor(mask[start:stop], torch.bool)
-        if valid.ndim < trajectory.ndim:
+            return torch.isfinite(values)
+        valid = _as_tensor(self._masks[number][start : start + len(values)], torch.bool)
+        if valid.ndim < values.ndim:
             valid = valid[..., None]
-        return valid.expand(tuple(trajectory.shape)).clone()
+        return valid.expand(values.shape).clone()
 
     def _with_constants(self, history: Tensor, number: int) -> Tensor:
         constants = self._constants[number]
@@ -199,25 +226,34 @@ class ArrayWindows(Dataset[Window]):
             return
         shapes = [tuple(trajectory.shape) for trajectory in self._trajectories]
         found = [tuple(mask.shape) for mask in self._masks]
-        fits = [mask in (shape, shape[:-1]) for mask, shape in zip(found, shapes, strict=False)]
+        fits = [
+            mask in (shape, shape[:-1], (*shape[:-1], 1))
+            for mask, shape in zip(found, shapes, strict=False)
+        ]
         if len(found) != len(shapes) or not all(fits):
             raise ShapeError(
                 "`mask` must hold one array per trajectory with its shape, or that without the "
                 f"channel axis. Trajectories have {shapes}, masks {found}."
             )
 
+    def _pieces(self, number: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """First frame, values and validity of a trajectory's frames, a bounded number at a time."""
+        trajectory = self._trajectories[number]
+        step = max(_PIECE // int(np.prod(trajectory.shape[1:])), 1)
+        for start in range(0, len(trajectory), step):
+            values = _as_tensor(trajectory[start : start + step], self._dtype)
+            yield start, values, self._valid(values, number, start)
+
     def _check_values(self, number: int) -> None:
         """Refuse non-finite values that count, and measured channels without any value."""
-        frames = len(self._trajectories[number])
         seen = torch.zeros(len(self.fields.channels), dtype=torch.bool)
-        for start in range(0, frames, _PIECE):
-            stop = min(start + _PIECE, frames)
-            values = _as_tensor(self._trajectories[number][start:stop], self._dtype)
-            valid = self._valid(number, start, stop) if self._gaps else torch.ones(()).bool()
+        for start, values, valid in self._pieces(number):
             bad = valid & ~torch.isfinite(values)
             if bool(bad.any()):
                 raise self._non_finite(number, start + int(bad.flatten(1).any(1).nonzero()[0]))
-            seen |= (valid & torch.isfinite(values)).flatten(0, -2).any(0)
+            seen |= valid.flatten(0, -2).any(0)
+            if self._masks is None and self._gaps and bool(seen[list(self.fields.measured)].all()):
+                return  # nothing that follows could be refused
         for channel in self.fields.measured:
             if not seen[channel]:
                 raise NonFiniteError(
@@ -240,62 +276,31 @@ class ArrayWindows(Dataset[Window]):
         state = dict(self.__dict__)
         for name in ("_trajectories", "_masks"):
             if state[name] is not None:
-                state[name] = [_MappedFile.of(array) for array in state[name]]
+                state[name] = [MappedFile.of(array) for array in state[name]]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name in ("_trajectories", "_masks"):
             if state[name] is not None:
                 state[name] = [
-                    item.open() if isinstance(item, _MappedFile) else item for item in state[name]
+                    item.open() if isinstance(item, MappedFile) else item for item in state[name]
                 ]
         self.__dict__.update(state)
 
 
-def fill_gaps(
-    values: Float[Tensor, "time *space channel"], valid: Bool[Tensor, "time *space channel"]
-) -> Float[Tensor, "time *space channel"]:
-    """Fill missing values in time, then with the channel's mean (see :class:`ArrayWindows`)."""
-    if bool(valid.all()):
-        return values
-    frames = values.shape[0]
-    known = torch.where(valid, values, torch.zeros((), dtype=values.dtype))
-    frame = torch.arange(frames).reshape(-1, *[1] * (values.ndim - 1))
-    before = torch.where(valid, frame, -1).cummax(0).values
-    after = torch.where(valid, frame, frames).flip(0).cummin(0).values.flip(0)
-    source = torch.where(before >= 0, before, after)
-    filled = known.gather(0, source.clamp(max=frames - 1))
-    axes = tuple(range(values.ndim - 1))
-    count = valid.sum(axes).clamp(min=1)
-    mean = (known.double().sum(axes) / count).to(values.dtype)
-    return torch.where(source < frames, filled, mean)
+class _Known:
+    """What a trajectory with gaps is hashed as: its valid values and where they are."""
 
+    def __init__(self, windows: ArrayWindows, number: int) -> None:
+        self._windows, self._number = windows, number
+        self.shape = tuple(windows._trajectories[number].shape)
+        self.dtype = windows._dtype
 
-class _MappedFile:
-    """Where a memory-mapped array lies in its file, so workers map it again, not copy it."""
-
-    def __init__(self, array: np.memmap) -> None:
-        page = mmap.ALLOCATIONGRANULARITY
-        begin = np.frombuffer(array._mmap, dtype=np.uint8).ctypes.data  # type: ignore[attr-defined]
-        self.offset = array.offset // page * page + array.ctypes.data - begin
-        self.file, self.dtype, self.shape = str(array.filename), array.dtype, array.shape
-
-    @staticmethod
-    def of(array: Any) -> Any:
-        """The place of a memory-mapped array on disk; anything else as it is."""
-        mapped = isinstance(array, np.memmap) and array.filename is not None
-        shared = mapped and array._mmap is not None and array.mode != "c"
-        return _MappedFile(array) if shared and array.flags.c_contiguous else array
-
-    def open(self) -> np.memmap:
-        """Map the array again, read-only."""
-        try:
-            return np.memmap(self.file, self.dtype, "r", self.offset, self.shape)
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"Could not map `{self.file}` again in another process: {error}. "
-                "Keep the file in place while its windows are in use."
-            ) from error
+    def pieces(self) -> Iterator[np.ndarray]:
+        """Values, zero where they are missing, and validity, in turn."""
+        for _, values, valid in self._windows._pieces(self._number):
+            yield torch.where(valid, values, 0).numpy()
+            yield valid.numpy()
 
 
 def _as_tensor(array: Array, dtype: torch.dtype) -> Tensor:
@@ -303,59 +308,7 @@ def _as_tensor(array: Array, dtype: torch.dtype) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach().to(device="cpu", dtype=dtype, copy=True)
     plain = {torch.float32: np.float32, torch.float64: np.float64, torch.bool: np.bool_}[dtype]
+    if dtype == torch.bool:
+        array = as_mask(np.asarray(array))
     with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and is found as such
         return torch.from_numpy(np.array(array, dtype=plain, order="C", subok=False))
-
-
-def _check_shapes(trajectories: list[Array], window: int) -> None:
-    if not trajectories:
-        raise EmptySplitError("`trajectories` is empty. Give at least one array.")
-    first = tuple(trajectories[0].shape)
-    for number, trajectory in enumerate(trajectories):
-        shape = tuple(trajectory.shape)
-        if not 3 <= len(shape) <= 5:
-            raise ShapeError(
-                "A trajectory must have axes (time, space..., channel) with one to three spatial "
-                f"axes, but number {number} has shape {shape}. Add the missing axes with reshape."
-            )
-        if len(shape) != len(first) or shape[1:-1] != first[1:-1]:
-            raise GridMismatchError(
-                f"Trajectories must share one grid, but number 0 has {first[1:-1]} and number "
-                f"{number} has {shape[1:-1]}. Resample them, or make one data set per grid."
-            )
-        if shape[-1] != first[-1]:
-            raise ShapeError(
-                f"Trajectories must share their channels, but number 0 has {first[-1]} and number "
-                f"{number} has {shape[-1]} on the last axis."
-            )
-        if shape[0] < window:
-            raise EmptySplitError(
-                f"Trajectory {number} has {shape[0]} frames, fewer than the {window} of a window. "
-                "Shorten `history` or `horizon`, or leave the trajectory out."
-            )
-
-
-def _constants(
-    conditioning: Sequence[Sequence[float]] | None, trajectories: int
-) -> list[tuple[float, ...]]:
-    if conditioning is None:
-        return [()] * trajectories
-    constants = [tuple(float(value) for value in values) for values in conditioning]
-    if len(constants) != trajectories or len({len(values) for values in constants}) > 1:
-        raise ShapeError(
-            f"`conditioning` must hold one tuple of the same length for each of {trajectories} "
-            f"trajectories, but got {constants}."
-        )
-    if not all(np.isfinite(values).all() for values in constants):
-        raise NonFiniteError(f"`conditioning` must be finite, but got {constants}.")
-    return constants
-
-
-def _constant_names(
-    constants: list[tuple[float, ...]], names: Sequence[str] | None
-) -> tuple[str, ...]:
-    count = len(constants[0])
-    found = tuple(f"constant {n}" for n in range(count)) if names is None else tuple(names)
-    if len(found) != count:
-        raise ShapeError(f"`conditioning_names` must hold {count} names, but got {found}.")
-    return found

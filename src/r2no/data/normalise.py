@@ -6,6 +6,7 @@ one pass with constant memory and are exact (global variance), unlike an average
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -40,23 +41,20 @@ class Normaliser:
         return cls(torch.zeros(channels), torch.ones(channels))
 
     @classmethod
-    def gaussian(cls, fields: Iterable[Tensor]) -> "Normaliser":
-        """Zero mean and unit variance per channel, from one pass over ``fields``."""
-        count, mean, spread = 0, None, None
-        for values in fields:
-            flat = values.reshape(-1, values.shape[-1]).double()
-            size, batch_mean = flat.shape[0], flat.mean(0)
-            batch_spread = ((flat - batch_mean) ** 2).sum(0)
-            if mean is None or spread is None:
-                count, mean, spread = size, batch_mean, batch_spread
-                continue
-            total, offset = count + size, batch_mean - mean
-            mean = mean + offset * (size / total)
-            spread = spread + batch_spread + offset**2 * (count * size / total)
-            count = total
-        if mean is None or spread is None:
+    def gaussian(cls, fields: "Iterable[Tensor | tuple[Tensor, Tensor | None]]") -> "Normaliser":
+        """Zero mean and unit variance per channel, from one pass over ``fields``.
+
+        A pair (values, mask) counts the values where the mask is True; a channel without any
+        stays as it is.
+        """
+        total: _Moments | None = None
+        for item in fields:
+            values, mask = item if isinstance(item, tuple) else (item, None)
+            found = _moments(values, mask)
+            total = found if total is None else _pooled(total, found)
+        if total is None:
             raise EmptySplitError("`fields` yielded nothing. Give at least one window.")
-        return cls(mean.float(), (spread / count).sqrt().float())
+        return cls(total.mean.float(), (total.spread / total.number.clamp(min=1)).sqrt().float())
 
     @classmethod
     def range(cls, fields: Iterable[Tensor]) -> "Normaliser":
@@ -88,3 +86,30 @@ class Normaliser:
             )
         shift, scale = self.shift[:channels], self.scale[:channels]
         return shift.to(values.device), scale.to(values.device)
+
+
+class _Moments(NamedTuple):
+    """Of each channel: how many values, their mean, their squared deviations from it."""
+
+    number: Tensor
+    mean: Tensor
+    spread: Tensor
+
+
+def _moments(values: Tensor, mask: Tensor | None) -> _Moments:
+    flat = values.reshape(-1, values.shape[-1]).double()
+    if mask is None:
+        mean = flat.mean(0)
+        return _Moments(torch.full_like(mean, len(flat)), mean, ((flat - mean) ** 2).sum(0))
+    valid = mask.reshape(flat.shape)
+    count = valid.sum(0).double()
+    mean = torch.where(valid, flat, 0.0).sum(0) / count.clamp(min=1)
+    return _Moments(count, mean, torch.where(valid, (flat - mean) ** 2, 0.0).sum(0))
+
+
+def _pooled(left: _Moments, right: _Moments) -> _Moments:
+    total, offset = left.number + right.number, right.mean - left.mean
+    most = total.clamp(min=1)
+    mean = left.mean + offset * (right.number / most)
+    apart = offset**2 * (left.number * right.number / most)
+    return _Moments(total, mean, left.spread + right.spread + apart)

@@ -4,15 +4,78 @@ Windows overlap: two that start a frame apart share almost all of their data. A 
 windows that overlap the fitted ones is no held-out choice.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from r2no.errors import EmptySplitError
+from r2no.data.arrays import ArrayWindows
+from r2no.errors import ConfigError, EmptySplitError
 
+By = Literal["auto", "trajectory", "time"]
 Fold = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Windows to train repair modules on, to fit the ensemble on, and to test on."""
+
+    train: ArrayWindows
+    fit: ArrayWindows
+    test: ArrayWindows
+
+
+def allot(count: int, shares: Mapping[str, float]) -> dict[str, slice]:
+    """0..count-1 as one run per name, in proportion to ``shares``, each with at least one."""
+    _check_shares(shares)
+    if count < len(shares):
+        raise EmptySplitError(
+            f"A split by trajectory into {', '.join(shares)} needs at least {len(shares)} "
+            f'trajectories, but there are {count}. Use by="time".'
+        )
+    ends = np.cumsum(list(shares.values())) / sum(shares.values()) * count
+    found, start = {}, 0
+    for left, (name, end) in enumerate(zip(shares, ends.tolist(), strict=True), 1):
+        stop = min(max(round(end), start + 1), count - (len(shares) - left))
+        found[name], start = slice(start, stop), stop
+    return found
+
+
+def time_blocks(
+    frames: int, shares: Mapping[str, float], history: int, horizon: int
+) -> dict[str, slice]:
+    """Contiguous blocks of a recording, one horizon apart, in proportion to ``shares``.
+
+    Raises:
+        EmptySplitError: if a block would be too short for a single window.
+    """
+    _check_shares(shares)
+    window, total = history + horizon, sum(shares.values())
+    usable = frames - horizon * (len(shares) - 1)
+    spare = usable - window * len(shares)
+    if spare < 0:
+        raise EmptySplitError(
+            f"A split in time into {', '.join(shares)} needs at least {frames - spare} frames "
+            f"({len(shares)} windows of {history} + {horizon} and gaps of {horizon}), but the "
+            f"recording has {frames}. Shorten `history` or `horizon`, or give more data."
+        )
+    above = [max(share / total * usable - window, 0) for share in shares.values()]
+    extra = spare * np.cumsum(above) / (sum(above) or 1.0)  # frames beyond one window, so far
+    ends = [window * number + int(more + 1e-9) for number, more in enumerate(extra.tolist(), 1)]
+    starts = [0, *ends[:-1]]
+    return {
+        name: slice(start + number * horizon, end + number * horizon)
+        for number, (name, start, end) in enumerate(zip(shares, starts, ends, strict=True))
+    }
+
+
+def _check_shares(shares: Mapping[str, float]) -> None:
+    if min(shares.values()) <= 0:
+        raise ConfigError(f"Every share of a split must be positive, but got {dict(shares)}.")
 
 
 @dataclass(frozen=True, eq=False)

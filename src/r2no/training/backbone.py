@@ -94,9 +94,13 @@ def validation_scores(
 
 
 def fit_normalisers(windows: Windows, batch_size: int = 64) -> tuple[Normaliser, Normaliser]:
-    """Zero-mean, unit-variance normalisers of history and target, from one pass each."""
+    """Zero-mean, unit-variance normalisers of history and target, from one pass each.
+
+    Missing values of the target do not count; those of the history count as they were filled.
+    """
     history = Normaliser.gaussian(window.history for _, window in batches(windows, batch_size))
-    target = Normaliser.gaussian(window.target for _, window in batches(windows, batch_size))
+    pairs = ((window.target, window.mask) for _, window in batches(windows, batch_size))
+    target = Normaliser.gaussian(pairs)
     return history, target
 
 

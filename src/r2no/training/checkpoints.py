@@ -70,8 +70,8 @@ def save_operator(
         "backbone": backbone,
         "config": operator.network.config.model_dump(mode="json"),  # type: ignore[operator, union-attr]
         "normalisers": {
-            "history": _plain(operator.history_normaliser),
-            "target": _plain(operator.target_normaliser),
+            "history": plain_normaliser(operator.history_normaliser),
+            "target": plain_normaliser(operator.target_normaliser),
         },
         **context,
     }
@@ -93,7 +93,9 @@ def load_operator(path: PathLike) -> tuple[PhysicalOperator, dict[str, Any]]:
             "fill it with `backbones.load_checkpoint` and wrap it in `PhysicalOperator`."
         )
     try:
-        normalisers = [_normaliser(context["normalisers"][side]) for side in ("history", "target")]
+        normalisers = [
+            normaliser_from_plain(context["normalisers"][side]) for side in ("history", "target")
+        ]
         network = backbones.build(context["backbone"], config=context["config"])
     except (KeyError, TypeError) as error:
         raise FileDamagedError(f"The context of `{path}` lacks {error}. Write it again.") from error
@@ -117,11 +119,13 @@ def benchmark_history(result: TrainResult) -> dict[str, Any]:
     }
 
 
-def _plain(normaliser: Normaliser) -> dict[str, list[float]]:
+def plain_normaliser(normaliser: Normaliser) -> dict[str, list[float]]:
+    """A normaliser as JSON."""
     return {"shift": normaliser.shift.tolist(), "scale": normaliser.scale.tolist()}
 
 
-def _normaliser(content: Mapping[str, list[float]]) -> Normaliser:
+def normaliser_from_plain(content: Mapping[str, list[float]]) -> Normaliser:
+    """Inverse of :func:`plain_normaliser`."""
     return Normaliser(torch.tensor(content["shift"]), torch.tensor(content["scale"]))
 
 

@@ -47,9 +47,24 @@ class Persistence(nn.Module):
 def operator_fingerprint(operator: Operator, probe: Tensor) -> str:
     """Hash of an operator: its state, where it has one, and its answer to ``probe``.
 
-    A plain callable has no state to hash, so what it answers to the first window identifies it.
+    A plain callable has no state to hash, so what it answers to the first window identifies it,
+    and its attribute ``fingerprint`` if it has one.
     """
     with torch.no_grad():
         answer = operator(probe)
+    return storage.fingerprint(operator_state(operator), answer, *_own_fingerprint(operator))
+
+
+def operator_identity(operator: Operator) -> str:
+    """Hash of what an operator is made of, whatever the machine: not of its answers."""
+    return storage.fingerprint(operator_state(operator), *_own_fingerprint(operator))
+
+
+def _own_fingerprint(operator: Operator) -> list[str]:
+    return [operator.fingerprint] if hasattr(operator, "fingerprint") else []
+
+
+def operator_state(operator: Operator) -> dict[str, Tensor]:
+    """The tensors of an operator's state, where it has one; other packages add notes to theirs."""
     state: dict[str, Any] = dict(operator.state_dict()) if isinstance(operator, nn.Module) else {}
-    return storage.fingerprint(state, answer)
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}

@@ -85,9 +85,12 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve(folder: Path) -> Iterator[tuple[str, type[Handler]]]:
+def serve(
+    folder: Path, kind: type[Handler] = Handler, **state: object
+) -> Iterator[tuple[str, type[Handler]]]:
     """Serve ``folder`` and yield the endpoint and the handler, which counts requests."""
-    handler = type("Bound", (Handler,), {"folder": folder, "ranges": [], "break_after": {}})
+    state = {"folder": folder, "ranges": [], "break_after": {}, **state}
+    handler = type("Bound", (kind,), state)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -23,7 +23,7 @@ def read_config(
     Raises:
         ConfigError: for an unknown key, with the nearest right one, or a value that does not fit.
     """
-    values: dict[str, Any] = {} if path is None else _read_yaml(Path(path))
+    values: dict[str, Any] = {} if path is None else read_yaml(Path(path))
     values |= overrides or {}
     for name in values:
         choice("config key", str(name), tuple(kind.model_fields))
@@ -35,7 +35,8 @@ def read_config(
     return config
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The `name: value` lines of a YAML file."""
     try:
         content = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:

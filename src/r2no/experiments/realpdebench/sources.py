@@ -92,7 +92,7 @@ def save_artifact(model: AdaptedModel, source: Source, folder: Path) -> Path:
         source.operator, folder / SOURCE_FILE, backbone=source.backbone, system=source.system
     )
     model.provenance["source_sha256"] = storage.file_sha256(path)
-    return model.save(folder)
+    return model.save(folder, include_source=False)  # it is written above, with its system
 
 
 def open_artifact(config: EvaluateConfig, *, reporter: Reporter) -> tuple[AdaptedModel, Source]:

@@ -1,0 +1,114 @@
+"""export(): source, repair loops and composition as one program that runs without r2no."""
+
+import io
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from r2no import storage
+from r2no._types import PathLike
+from r2no.adaptation.model import AdaptedModel
+from r2no.errors import ConfigError
+
+_TOLERANCE = 1e-5  # of the program against the model, relative to the largest value
+
+
+class _Predictor(nn.Module):
+    """R(X) of (M8) as a module, so that it can be traced."""
+
+    def __init__(self, model: AdaptedModel) -> None:
+        super().__init__()
+        self._model = model
+
+    def forward(self, history: Tensor, forecast: Tensor | None = None) -> Tensor:
+        source = self._model.source(history) if forecast is None else forecast
+        return self._model.compose(history, source)
+
+
+def export(model: AdaptedModel, path: PathLike, *, source_input: bool = False) -> Path:
+    """Write the whole predictor through ``torch.export`` to one file that needs only PyTorch.
+
+    ``torch.export.load(path).module()(history)`` then gives what ``model.predict(history)`` gives,
+    to 1e-5 of the largest value; this is checked before the file is written.
+
+    The batch size is free unless the source's code fixes it while it is traced, as some networks
+    do; then it is 1, with a warning.
+
+    Args:
+        model: The model.
+        path: A file that ends in ``.pt2``.
+        source_input: Leave the source out and take its forecast as second input: for sources
+            that cannot be traced, such as stored forecasts.
+
+    Raises:
+        ConfigError: if the suffix is another one, or the source cannot be traced.
+    """
+    path = Path(path)
+    if path.suffix != ".pt2":
+        raise ConfigError(f"`path` must end in .pt2, as exported programs do, but got `{path}`.")
+    storage.write_bytes(path, _content(model, source_input))
+    return path
+
+
+@torch.no_grad()
+def _content(model: AdaptedModel, source_input: bool) -> bytes:
+    inputs = _examples(model, source_input)
+    try:
+        program = _traced(model, inputs, free=True)
+    except _NotTraceable as first:
+        inputs = tuple(values[:1] for values in inputs)
+        try:
+            program = _traced(model, inputs, free=False)
+        except _NotTraceable as second:
+            raise ConfigError(
+                f"The source cannot be traced by `torch.export`: {second}. Pass "
+                "`source_input=True` to export the repair alone, which then takes the source's "
+                "forecast as second input."
+            ) from second
+        warnings.warn(
+            "The exported program takes one window at a time, since the source's code fixes the "
+            f"batch size: {first}",
+            stacklevel=3,
+        )
+    stream = io.BytesIO()
+    with warnings.catch_warnings():  # on channels-last weights; what is read back is compared
+        warnings.filterwarnings("ignore", message="No complete tensor found in the group")
+        torch.export.save(program, stream)
+    stream.seek(0)
+    _compare(torch.export.load(stream), model, inputs)
+    return stream.getvalue()
+
+
+def _examples(model: AdaptedModel, source_input: bool) -> tuple[Tensor, ...]:
+    """Two different windows, since a batch of one would be taken for a constant."""
+    given = (model.probe, model.source(model.probe)) if source_input else (model.probe,)
+    return tuple(torch.cat([values, values.roll(1, -2)]) for values in given)
+
+
+class _NotTraceable(Exception):
+    """What ``torch.export`` said, in one line."""
+
+
+def _traced(model: AdaptedModel, inputs: tuple[Tensor, ...], *, free: bool) -> ExportedProgram:
+    predictor = _Predictor(model).eval()
+    batch = {0: torch.export.Dim("batch")} if free else None
+    try:
+        predictor(*inputs)  # fills what is kept between calls with real tensors
+        return torch.export.export(predictor, inputs, dynamic_shapes=tuple(batch for _ in inputs))
+    except Exception as error:  # tracing runs the source's own code, which can raise anything
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise _NotTraceable(" ".join(lines[:2]) or type(error).__name__) from error
+
+
+def _compare(program: ExportedProgram, model: AdaptedModel, inputs: tuple[Tensor, ...]) -> None:
+    expected, found = _Predictor(model)(*inputs), program.module()(*inputs)
+    apart = float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
+    if not apart <= _TOLERANCE:
+        raise ConfigError(
+            f"The exported program differs from the model by {apart:.1e} of the largest value, so "
+            "tracing froze something that depends on the input. Pass `source_input=True` to leave "
+            "the source out."
+        )

@@ -1,0 +1,167 @@
+"""write_predictions(): forecasts of a data set as a NetCDF or Zarr file, in bounded memory."""
+
+import json
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from r2no import storage
+from r2no._types import PathLike
+from r2no.adaptation.model import AdaptedModel, versions
+from r2no.data.arrays import ArrayWindows
+from r2no.data.forecast_file import ForecastFile
+from r2no.data.forecast_layout import LEAD, ORIGIN, forecast_layout, forecast_variables
+from r2no.data.measurements import Measurements
+from r2no.data.window import Fields, collate
+from r2no.errors import ConfigError, DataError, GridMismatchError, NonFiniteError
+from r2no.training import Reporter
+
+Origins = Literal["all", "last"]
+_SAVE_EVERY = 8  # batches between two notes of how far the file is filled
+
+
+def write_predictions(
+    model: AdaptedModel,
+    data: Measurements,
+    path: PathLike,
+    *,
+    origins: Origins = "all",
+    stride: int | None = None,
+    batch_size: int | None = None,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> Path:
+    """Forecast from measurements and write the result with their coordinates and units.
+
+    One batch of windows is in memory at a time. A run that is killed leaves ``<path>.part``; the
+    same call goes on from there and ends with the bits of an undisturbed run.
+
+    Args:
+        model: The adapted model.
+        data: Measurements with the model's channels, grid and time step.
+        path: Ends in ``.nc`` or ``.zarr``.
+        origins: "all": a forecast every ``stride`` frames and one from the last frames of each
+            trajectory, which reaches beyond the data; "last": the latter only.
+        stride: Frames between two forecasts; default the horizon.
+        batch_size: Windows per batch; default as in the model's settings.
+        overwrite: Whether to replace a file made from another model or data.
+        reporter: Where progress is shown.
+
+    Raises:
+        UnknownNameError: if a channel of the model is missing in ``data``.
+        GridMismatchError: if ``data`` has another grid.
+        DataError: if units or time step are others than the model's.
+        NonFiniteError: if the model forecasts NaN or infinity.
+    """
+    data = data.select(model.fields.channels)
+    _check_fits(model.fields, data)
+    batch_size = batch_size or model.settings.batch_size
+    reporter = reporter or Reporter(quiet=True)
+    windows, known = _windows(model.fields, data, origins, stride)
+    horizon = model.fields.horizon_frames
+    layout = forecast_layout(data, known, horizon).assign_attrs(_provenance(model))
+    opening = ForecastFile(
+        path,
+        layout,
+        forecast_variables(data),
+        (ORIGIN, LEAD, *(axis.name for axis in data.space)),
+        key=_key(model, data, known, batch_size),
+        rows=batch_size,
+        overwrite=overwrite,
+    )
+    with opening as file, reporter.step("forecasting", len(windows)) as step:
+        step.advance(file.done)
+        for number, start in enumerate(range(file.done, len(windows), batch_size), 1):
+            stop = min(start + batch_size, len(windows))
+            history = collate([windows[index] for index in range(start, stop)]).history
+            file.write(_by_name(model.predict(history), data, start))
+            if number % _SAVE_EVERY == 0:
+                file.save()
+            step.advance(stop - start)
+        return file.finish()
+
+
+def _windows(
+    fields: Fields, data: Measurements, origins: Origins, stride: int | None
+) -> tuple[ArrayWindows, list[tuple[int, int]]]:
+    """Windows to forecast from, and of each its trajectory and last known frame."""
+    if origins not in get_args(Origins) or (stride is not None and stride < 1):
+        raise ConfigError(
+            f"`origins` must be one of {get_args(Origins)} and `stride` at least 1, but got "
+            f"{origins!r} and {stride}."
+        )
+    history = fields.history_frames
+    first = [max(n - history, 0) if origins == "last" else 0 for n in data.frames]
+    windows = data.windows(
+        history,
+        fields.horizon_frames,
+        stride=stride or fields.horizon_frames,
+        measured=fields.measured,
+        frames=[slice(start, None) for start in first],
+        beyond=True,
+    )
+    known = [(n, first[n] + start + history - 1) for n, start in windows.origins.tolist()]
+    return windows, known
+
+
+def _by_name(forecast: Tensor, data: Measurements, start: int) -> dict[str, np.ndarray]:
+    if not bool(torch.isfinite(forecast).all()):
+        bad = int((~torch.isfinite(forecast)).flatten(1).any(1).nonzero()[0])
+        raise NonFiniteError(
+            f"The model forecasts NaN or infinity from origin {start + bad}. Check that the data "
+            "are of the kind and units it was adapted to."
+        )
+    values = forecast.float().cpu().numpy()
+    names = forecast_variables(data)
+    return {name: values[..., channel] for channel, name in enumerate(names)}
+
+
+def _check_fits(fields: Fields, data: Measurements) -> None:
+    """Refuse data of another grid, other units, another time step or other constants."""
+    if data.grid != fields.grid:
+        raise GridMismatchError(
+            f"`data` must be on the model's grid, {fields.grid}, but is on {data.grid}. "
+            "Interpolate the data to it."
+        )
+    if data.conditioning != fields.conditioning:
+        raise DataError(
+            f"The model's constants are {fields.conditioning}, but `data` has {data.conditioning}. "
+            "Name them with `conditioning` when opening the data."
+        )
+    pairs = zip(fields.channels, fields.units, data.units, strict=bool(fields.units))
+    for name, mine, theirs in pairs:
+        if mine and theirs and mine != theirs:
+            raise DataError(
+                f"Channel {name!r} is in {theirs!r}, but the model was adapted in {mine!r}. "
+                "Convert the data."
+            )
+    if 1.0 not in (fields.time_step, data.time_step) and not np.isclose(
+        data.time_step, fields.time_step, rtol=1e-2
+    ):
+        raise DataError(
+            f"The time step of `data` is {data.time_step:.6g}, but the model was adapted to "
+            f"{fields.time_step:.6g}. Resample the data in time."
+        )
+
+
+def _provenance(model: AdaptedModel) -> dict[str, str]:
+    prints = {f"r2no_{name}": str(model.provenance[name]) for name in ("source", "train", "fit")}
+    return {
+        "Conventions": "CF-1.8",
+        "title": "Forecast of an adapted neural operator",
+        "source": f"r2no {versions()['r2no']}",
+        "r2no_versions": json.dumps(versions()),
+        **prints,
+    }
+
+
+def _key(
+    model: AdaptedModel, data: Measurements, known: list[tuple[int, int]], batch_size: int
+) -> str:
+    """What the bits of the file depend on."""
+    tensors, settings = model.ensemble.state()
+    parts = (model.identity, tensors, settings, versions(), data.identity)
+    return storage.fingerprint(*parts, np.array(known), batch_size)

@@ -1,0 +1,44 @@
+"""``r2no doctor``: what would spoil a long run, found before it starts."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from r2no.cli.app import app, console
+
+_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+@app.command()
+def doctor(
+    config: Annotated[Path, typer.Argument(help="YAML file that `r2no adapt` would run.")],
+    full: Annotated[
+        bool, typer.Option(help="Compare the frames of the splits however large the data are.")
+    ] = False,
+) -> None:
+    """Check data, splits, source, units, one batch through everything, time, disk and memory.
+
+    Each finding is ok, warn or fail and says what to do. Ends with code 1 if any is fail.
+
+    Example: r2no doctor own.yaml
+    """
+    from r2no.errors import ConfigError
+    from r2no.experiments.own import examine, is_own_config, read_own_config
+
+    if not is_own_config(config):
+        raise ConfigError(
+            f"`{config}` must hold `data:` and `source:` of your own. Runs on RealPDEBench are "
+            "checked with `r2no data info` and by `r2no adapt` itself."
+        )
+    levels = []
+    for finding in examine(read_own_config(config), full=full):
+        levels.append(finding.level)
+        console.print(f"[{_STYLE[finding.level]}]{finding.level:4}[/] {finding.check}: ", end="")
+        console.print(finding.message, markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"{levels.count('ok')} ok, {levels.count('warn')} to look at, "
+        f"{levels.count('fail')} to mend before a run."
+    )
+    if "fail" in levels:
+        raise typer.Exit(1)

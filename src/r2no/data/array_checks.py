@@ -1,0 +1,65 @@
+"""What trajectories and their constants must be like before windows are cut from them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from r2no.errors import EmptySplitError, GridMismatchError, NonFiniteError, ShapeError
+
+
+def check_shapes(trajectories: Sequence[Any], window: int) -> None:
+    """Refuse trajectories that differ in grid or channels, or are shorter than ``window``."""
+    if not trajectories:
+        raise EmptySplitError("`trajectories` is empty. Give at least one array.")
+    first = tuple(trajectories[0].shape)
+    for number, trajectory in enumerate(trajectories):
+        shape = tuple(trajectory.shape)
+        if not 3 <= len(shape) <= 5:
+            raise ShapeError(
+                "A trajectory must have axes (time, space..., channel) with one to three spatial "
+                f"axes, but number {number} has shape {shape}. Add the missing axes with reshape."
+            )
+        if len(shape) != len(first) or shape[1:-1] != first[1:-1]:
+            raise GridMismatchError(
+                f"Trajectories must share one grid, but number 0 has {first[1:-1]} and number "
+                f"{number} has {shape[1:-1]}. Resample them, or make one data set per grid."
+            )
+        if shape[-1] != first[-1]:
+            raise ShapeError(
+                f"Trajectories must share their channels, but number 0 has {first[-1]} and number "
+                f"{number} has {shape[-1]} on the last axis."
+            )
+        if shape[0] < window:
+            raise EmptySplitError(
+                f"Trajectory {number} has {shape[0]} frames, fewer than the {window} of a window. "
+                "Shorten `history` or `horizon`, or leave the trajectory out."
+            )
+
+
+def read_constants(
+    conditioning: Sequence[Sequence[float]] | None, trajectories: int
+) -> list[tuple[float, ...]]:
+    """The constants of each trajectory, checked."""
+    if conditioning is None:
+        return [()] * trajectories
+    constants = [tuple(float(value) for value in values) for values in conditioning]
+    if len(constants) != trajectories or len({len(values) for values in constants}) > 1:
+        raise ShapeError(
+            f"`conditioning` must hold one tuple of the same length for each of {trajectories} "
+            f"trajectories, but got {constants}."
+        )
+    if not all(np.isfinite(values).all() for values in constants):
+        raise NonFiniteError(f"`conditioning` must be finite, but got {constants}.")
+    return constants
+
+
+def constant_names(
+    constants: list[tuple[float, ...]], names: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Names of the constants, as many as there are."""
+    count = len(constants[0])
+    found = tuple(f"constant {n}" for n in range(count)) if names is None else tuple(names)
+    if len(found) != count:
+        raise ShapeError(f"`conditioning_names` must hold {count} names, but got {found}.")
+    return found

@@ -1,0 +1,91 @@
+"""Coordinates of a forecast: when each was made, for when, and where on the data's own grid."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from r2no.data.coordinates import Axis
+from r2no.data.measurements import Measurements
+
+#: Dimensions of a forecast before those of space.
+ORIGIN, LEAD = "origin", "lead"
+RECORDING = "recording"
+AUXILIARY = ("forecast_reference_time", "valid_time", "trajectory", "frame")
+
+
+def forecast_layout(
+    data: Measurements, origins: Sequence[tuple[int, int]], horizon: int
+) -> xr.Dataset:
+    """Coordinates of forecasts made from ``data``.
+
+    Args:
+        data: What the forecasts are made from.
+        origins: For each forecast: number of the trajectory, last frame that is known.
+        horizon: Frames ahead.
+
+    Returns:
+        A data set with dimensions origin, lead and the data's own spatial ones; the time of the
+        last known frame, of every forecast frame, the trajectory and the frame as coordinates.
+        ``recording`` names the trajectories.
+    """
+    first = data.recordings[0].time
+    leads = np.arange(1, horizon + 1) * first.step
+    reference, valid = _times(data, origins, leads)
+    numbers, frames = np.array(origins, dtype=np.int64).T
+    names = np.array([recording.name for recording in data.recordings], dtype=str)
+    attributes = _time_attributes(first)
+    layout = xr.Dataset(
+        coords={
+            LEAD: (LEAD, leads, _lead_attributes(first)),
+            AUXILIARY[0]: (ORIGIN, reference, {**attributes, "standard_name": AUXILIARY[0]}),
+            AUXILIARY[1]: ((ORIGIN, LEAD), valid, {**attributes, "standard_name": "time"}),
+            AUXILIARY[2]: (ORIGIN, numbers, {"long_name": "number of the recording"}),
+            AUXILIARY[3]: (ORIGIN, frames, {"long_name": "last known frame of the recording"}),
+            RECORDING: (RECORDING, names),
+            **{name: _plain(found) for name, found in data.recordings[0].coordinates.items()},
+        }
+    )
+    missing = {axis.name: axis.size for axis in data.space if axis.name not in layout.sizes}
+    return layout.assign_coords({name: np.arange(size) for name, size in missing.items()})
+
+
+def forecast_variables(data: Measurements) -> dict[str, dict[str, Any]]:
+    """Names of the forecast variables with units and whatever CF names the data give."""
+    values, found = data.recordings[0].values, {}
+    single = all(part.channel is None for part in values.parts)
+    for number, (name, units) in enumerate(zip(data.channels, data.units, strict=True)):
+        attributes: dict[str, Any] = {"units": units} if units else {}
+        for key in ("long_name", "standard_name") if single else ():
+            if key in values.parts[number].variable.attrs:
+                attributes[key] = str(values.parts[number].variable.attrs[key])
+        found[name.replace("/", "_")] = {**attributes, "coordinates": " ".join(AUXILIARY)}
+    return found
+
+
+def _times(
+    data: Measurements, origins: Sequence[tuple[int, int]], leads: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    axes = [recording.time for recording in data.recordings]
+    reference = [axes[number].values(np.array([frame])) for number, frame in origins]
+    valid = [axes[number].later(frame, leads) for number, frame in origins]
+    return np.concatenate(reference), np.stack(valid)
+
+
+def _time_attributes(time: Axis) -> dict[str, Any]:
+    if time.variable is None:
+        return {"units": "frames"}
+    kept = ("units", "calendar")
+    return {k: str(v) for k, v in time.variable.attrs.items() if k in kept}
+
+
+def _lead_attributes(time: Axis) -> dict[str, str]:
+    units = time.units if time.variable is not None else "frames"
+    return {"standard_name": "forecast_period", **({"units": units} if units else {})}
+
+
+def _plain(variable: xr.Variable) -> xr.Variable:
+    """A coordinate without what belonged to the file it was read from."""
+    attributes = {key: value for key, value in variable.attrs.items() if key != "bounds"}
+    return xr.Variable(variable.dims, variable.values, attributes)

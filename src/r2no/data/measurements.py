@@ -1,0 +1,317 @@
+"""Measurements: files, arrays or xarray objects as trajectories that windows are cut from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, get_args
+
+import numpy as np
+
+from r2no._types import Number
+from r2no.data.arrays import ArrayWindows
+from r2no.data.coordinates import Axis
+from r2no.data.lazy import LazyTrajectory, as_mask
+from r2no.data.names import nearest
+from r2no.data.recordings import Recording
+from r2no.data.splits import By, Splits, allot, time_blocks
+from r2no.errors import ConfigError, EmptySplitError, UnknownNameError
+from r2no.storage import fingerprint
+
+_CHEAP = 2**28  # bytes that are counted without being asked
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """Trajectories on one regular grid, with names, units and coordinates. Made by :func:`open`.
+
+    ``print`` shows how the data were understood. Values are read window by window.
+
+    Attributes:
+        recordings: The trajectories.
+        mask: "auto": NaN and infinity are gaps if there are any; "nan": without looking first;
+            None: they are errors; or the name of a variable that is true where values are valid.
+        conditioning: Names of constants that are appended to the history.
+    """
+
+    recordings: tuple[Recording, ...]
+    mask: str | None = "auto"
+    conditioning: tuple[str, ...] = ()
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the channels."""
+        return self.recordings[0].channels
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Of the channels; "" where the data say nothing."""
+        return self.recordings[0].units
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Points along each spatial axis."""
+        return tuple(axis.size for axis in self.space)
+
+    @property
+    def space(self) -> tuple[Axis, ...]:
+        """The spatial axes."""
+        return self.recordings[0].space
+
+    @property
+    def time_step(self) -> float:
+        """Between two frames; in seconds for dates."""
+        return self.recordings[0].time.step
+
+    @property
+    def frames(self) -> tuple[int, ...]:
+        """Of each trajectory."""
+        return tuple(len(recording.values) for recording in self.recordings)
+
+    @property
+    def nbytes(self) -> int:
+        """Size if everything were in memory."""
+        return sum(recording.values.nbytes for recording in self.recordings)
+
+    def __len__(self) -> int:
+        return len(self.recordings)
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    @cached_property
+    def missing(self) -> tuple[float, ...]:
+        """Share of missing values by channel; reads everything once, in pieces."""
+        lost, total = np.zeros(len(self.channels)), 0
+        for recording in self.recordings:
+            if recording.valid is None:
+                pieces = map(np.isfinite, recording.values.pieces())
+            else:
+                pieces = map(as_mask, recording.valid.pieces())
+            for valid in pieces:
+                flat = valid.reshape(-1, valid.shape[-1])
+                lost += (~flat).sum(0)  # a mask has one column, which holds for every channel
+                total += len(flat)
+        return tuple((lost / total).tolist())
+
+    @cached_property
+    def has_gaps(self) -> bool:
+        """Whether any value is NaN or infinite, or a mask is given; stops at the first one."""
+        if self.mask not in ("auto", "nan"):
+            return self.mask is not None
+        floats = (r.values for r in self.recordings if r.values.dtype.kind == "f")
+        return any(not np.isfinite(piece).all() for values in floats for piece in values.pieces())
+
+    @property
+    def identity(self) -> str:
+        """A quick hash: names, coordinates, ends of each recording, sizes and dates of files.
+
+        For going on with a stopped run without reading everything; ``windows().fingerprint`` is
+        the hash of all values.
+        """
+        return fingerprint(self.channels, self.mask, [r.identity() for r in self.recordings])
+
+    def describe(self, *, count: bool | None = None) -> str:
+        """How the data were understood, in a few lines.
+
+        Args:
+            count: Whether to count missing values, which reads everything; default if it is cheap.
+        """
+        first = self.recordings[0]
+        channels = [
+            f"{n} [{u}]" if u else n for n, u in zip(self.channels, self.units, strict=True)
+        ]
+        roles = ", ".join(f"{role} = {dim}" for role, dim in first.roles.items())
+        frames = sorted(set(self.frames))
+        span = f"{frames[0]}" if len(frames) == 1 else f"{frames[0]} to {frames[-1]}"
+        step = f"{self.time_step:.6g} {first.time.units}".rstrip()
+        number = "1 trajectory" if len(self) == 1 else f"{len(self)} trajectories"
+        lines = [
+            f"Measurements: {number} of {span} frames, {_size(self.nbytes)}",
+            f"  channels    {', '.join(channels)}",
+            f"  dimensions  {roles}",
+            f"  grid        {', '.join(map(str, self.space))}",
+            f"  time step   {step if first.time.variable is not None else '1 (no coordinate)'}",
+            f"  gaps        {self._gaps_line(count)}",
+        ]
+        if self.conditioning:
+            lines.append(f"  constants   {', '.join(self.conditioning)}")
+        if first.ignored:
+            lines.append(f"  left out    {', '.join(first.ignored)}")
+        return "\n".join(lines)
+
+    def _gaps_line(self, count: bool | None) -> str:
+        rule = {"auto": "NaN, if any", "nan": "NaN", None: "not allowed"}.get(
+            self.mask, f"where {self.mask!r} is false"
+        )
+        if not (self.nbytes <= _CHEAP if count is None else count):
+            return f"{rule}; not counted, describe(count=True) does"
+        shares = zip(self.channels, self.missing, strict=True)
+        return f"{rule}; missing " + ", ".join(
+            f"{name} {100 * lost:.3g} %" for name, lost in shares
+        )
+
+    def select(self, channels: Sequence[str]) -> "Measurements":
+        """The same data with these channels, in this order.
+
+        Raises:
+            UnknownNameError: if there is no such channel; the message gives the nearest.
+        """
+        for name in channels:
+            if name not in self.channels:
+                raise UnknownNameError(
+                    f"There is no channel {name!r} in `{self.recordings[0].name}`. "
+                    + nearest(name, self.channels)
+                    + " Rename it with `data.rename`, or choose with `variables`."
+                )
+        order = [self.channels.index(name) for name in channels]
+        units = tuple(self.units[number] for number in order)
+        return replace(
+            self,
+            recordings=tuple(
+                replace(r, values=r.values.select(order), channels=tuple(channels), units=units)
+                for r in self.recordings
+            ),
+        )
+
+    def load(self) -> "Measurements":
+        """The same data in memory: training reads every window many times."""
+        loaded = [
+            replace(r, values=r.values.load(), valid=r.valid and r.valid.load())
+            for r in self.recordings
+        ]
+        return replace(self, recordings=tuple(loaded))
+
+    def windows(
+        self,
+        history: int,
+        horizon: int,
+        *,
+        stride: int = 1,
+        measured: Sequence[int | str] | None = None,
+        trajectories: Sequence[int] | None = None,
+        frames: slice | Sequence[slice] | None = None,
+        beyond: bool = False,
+    ) -> ArrayWindows:
+        """Windows over the data, with units, spacing and time step in their ``fields``.
+
+        Args:
+            history: Frames that are given.
+            horizon: Frames that are asked for.
+            stride: Frames between the starts of two windows.
+            measured: Channels that are scored, by name or index; default all.
+            trajectories: Numbers of the trajectories to use; default all.
+            frames: Which frames to use, of every trajectory or one slice for each.
+            beyond: Also the windows whose target lies after the end, as a forecast needs them.
+        """
+        chosen = self._chosen(trajectories)
+        frames = slice(None) if frames is None else frames
+        spans = [frames] * len(chosen) if isinstance(frames, slice) else list(frames)
+        if len(spans) != len(chosen):
+            raise ConfigError(
+                f"`frames` must be one slice, or one for each of {len(chosen)} trajectories, but "
+                f"got {len(spans)}."
+            )
+        values = [r.values.part(span) for r, span in zip(chosen, spans, strict=True)]
+        masks = [r.valid.part(span) for r, span in zip(chosen, spans, strict=True) if r.valid]
+        _check_length(chosen, values, history if beyond else history + horizon)
+        nan = self.mask == "nan" or (self.mask == "auto" and (beyond or self.has_gaps))
+        return ArrayWindows(
+            values,
+            history,
+            horizon,
+            stride=stride,
+            channels=self.channels,
+            measured=None if measured is None else self._indices(measured),
+            conditioning=[r.constants for r in chosen] if self.conditioning else None,
+            conditioning_names=self.conditioning or None,
+            mask=masks or ("nan" if nan else None),
+            units=self.units if any(self.units) else (),
+            spacing=tuple(axis.step for axis in self.space),
+            time_step=self.time_step,
+            beyond=beyond,
+        )
+
+    def split(
+        self,
+        history: int,
+        horizon: int,
+        *,
+        train: Number = 0.6,
+        fit: Number = 0.2,
+        test: Number = 0.2,
+        by: By = "auto",
+        stride: int = 1,
+        measured: Sequence[int | str] | None = None,
+        seed: int | None = None,
+    ) -> Splits:
+        """Windows for training, fitting and testing that share no frame.
+
+        By trajectory: whole trajectories, in their order or, with ``seed``, in a drawn one. By
+        time: each trajectory is cut into contiguous blocks, train first, with a gap of one horizon
+        between them. "auto" goes by trajectory if there are three or more.
+
+        Raises:
+            EmptySplitError: if there are too few trajectories or frames.
+        """
+        if by not in get_args(By):
+            raise ConfigError(f"`by` must be one of {get_args(By)}, but got {by!r}.")
+        shares = {"train": float(train), "fit": float(fit), "test": float(test)}
+        if by == "trajectory" or (by == "auto" and len(self) >= 3):
+            order = np.arange(len(self))
+            if seed is not None:
+                order = np.random.default_rng(seed).permutation(len(self))
+            groups = allot(len(self), shares)
+            parts: list[tuple[Any, Any]] = [(order[g].tolist(), None) for g in groups.values()]
+        else:
+            blocks = [time_blocks(n, shares, history, horizon) for n in self.frames]
+            parts = [(None, [block[name] for block in blocks]) for name in shares]
+        return Splits(
+            *(
+                self.windows(
+                    history,
+                    horizon,
+                    stride=stride,
+                    measured=measured,
+                    trajectories=trajectories,
+                    frames=frames,
+                )
+                for trajectories, frames in parts
+            )
+        )
+
+    def _chosen(self, trajectories: Sequence[int] | None) -> list[Recording]:
+        if trajectories is None:
+            return list(self.recordings)
+        if not trajectories or not set(trajectories) <= set(range(len(self))):
+            raise EmptySplitError(
+                f"`trajectories` must hold numbers below {len(self)}, at least one, but got "
+                f"{list(trajectories)}."
+            )
+        return [self.recordings[number] for number in trajectories]
+
+    def _indices(self, measured: Sequence[int | str]) -> list[int]:
+        for name in measured:
+            if isinstance(name, str) and name not in self.channels:
+                raise UnknownNameError(
+                    f"`measured` names {name!r}, which is no channel. "
+                    + nearest(name, self.channels)
+                )
+        return [self.channels.index(m) if isinstance(m, str) else m for m in measured]
+
+
+def _check_length(
+    recordings: Sequence[Recording], values: Sequence[LazyTrajectory], needed: int
+) -> None:
+    for recording, part in zip(recordings, values, strict=True):
+        if len(part) < needed:
+            raise EmptySplitError(
+                f"`{recording.name}` gives {len(part)} frames, but a window needs {needed}. "
+                "Shorten `history` or `horizon`, or leave this trajectory out with `trajectories`."
+            )
+
+
+def _size(count: int) -> str:
+    unit, name = next(
+        (u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1, "bytes")) if count >= u or u == 1
+    )
+    return f"{count / unit:,.1f} {name}".replace(".0 bytes", " bytes")

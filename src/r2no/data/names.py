@@ -1,0 +1,123 @@
+"""Which dimension is time, which is space: guessed from CF attributes and usual names."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+import xarray as xr
+
+from r2no.errors import ConfigError, DataError, UnknownNameError
+
+#: What a dimension can be; space in the order of a field's axes.
+SPACE = ("depth", "height", "width")
+ROLES = ("trajectory", "time", *SPACE, "channel")
+
+_USUAL = {
+    "trajectory": "trajectory traj trajectories run runs case cases ensemble member realization "
+    "realisation sample samples simulation sim experiment episode batch",
+    "time": "time t times frame frames snapshot snapshots step steps timestep valid_time",
+    "depth": "z depth lev level levels plev altitude zc nz",
+    "height": "y height lat latitude yc ny rlat northing rows row",
+    "width": "x width lon longitude xc nx rlon easting cols col columns column",
+    "channel": "channel channels component components variable var c",
+}
+_BY_NAME = {name: role for role, names in _USUAL.items() for name in names.split()}
+_BY_AXIS = {"T": "time", "Z": "depth", "Y": "height", "X": "width", "E": "trajectory"}
+_BY_STANDARD_NAME = {
+    "time": "time",
+    "latitude": "height",
+    "grid_latitude": "height",
+    "projection_y_coordinate": "height",
+    "longitude": "width",
+    "grid_longitude": "width",
+    "projection_x_coordinate": "width",
+    "altitude": "depth",
+    "depth": "depth",
+    "air_pressure": "depth",
+    "realization": "trajectory",
+}
+
+
+def role_of_name(name: str) -> str | None:
+    """What a dimension of this name usually is."""
+    return _BY_NAME.get(name.lower().rsplit("/", 1)[-1])
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a wrong name: the nearest right one and all that there are."""
+    found = [str(candidate) for candidate in known]
+    lower = {candidate.lower(): candidate for candidate in found}
+    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
+    hint = f"Did you mean {lower[close[0]]!r}? " if close else ""
+    return f"{hint}There are {', '.join(map(repr, found)) or 'none'}."
+
+
+def check_given(data: xr.Dataset, given: Mapping[str, str], where: str) -> None:
+    """Refuse ``dims`` that name no role or no dimension of ``data``."""
+    for role, name in given.items():
+        if role not in ROLES:
+            raise ConfigError(f"`dims` must map {', '.join(ROLES)} to names, but got {role!r}.")
+        if name not in data.sizes:
+            raise UnknownNameError(
+                f"`dims` says {role!r} is {name!r}, but {where} has no such dimension. "
+                + nearest(name, map(str, data.sizes))
+            )
+
+
+def find_roles(
+    data: xr.Dataset, variable: str, given: Mapping[str, str], where: str
+) -> dict[str, str]:
+    """Role to dimension of a field; ``given`` wins over what names and attributes suggest.
+
+    Raises:
+        DataError: if a dimension is of no known kind, two are of the same, or time or space is
+            missing.
+    """
+    by_dim = {name: role for role, name in given.items()}
+    roles: dict[str, str] = {}
+    for dim in map(str, data[variable].dims):
+        role = by_dim.get(dim) or _role(data, dim)
+        if role in given and dim not in by_dim:
+            role = None
+        if role is None:
+            raise DataError(
+                f"Dimension {dim!r} of variable {variable!r} in {where} is of no known kind. Say "
+                f"what it is, as in dims={{'width': {dim!r}}} (one of {', '.join(ROLES)}), or drop "
+                f"it with `data.isel({dim}=0)`."
+            )
+        if role in roles:
+            raise DataError(
+                f"Dimensions {roles[role]!r} and {dim!r} of variable {variable!r} in {where} both "
+                f"look like {role}. Say which is which with `dims`."
+            )
+        roles[role] = dim
+    if "time" not in roles or not any(role in roles for role in SPACE):
+        raise DataError(
+            f"Variable {variable!r} in {where} needs a time and at least one spatial dimension, "
+            f"but has {data[variable].dims}, read as {roles}. Say what they are with `dims`."
+        )
+    return {role: roles[role] for role in ROLES if role in roles}
+
+
+def single_points(data: xr.Dataset, given: Mapping[str, str]) -> list[str]:
+    """Dimensions of size one that mean nothing for a field, such as a single level."""
+    return [
+        str(name)
+        for name, size in data.sizes.items()
+        if size == 1 and name not in given.values() and _role(data, str(name)) in (None, "depth")
+    ]
+
+
+def _role(data: xr.Dataset, name: str) -> str | None:
+    if name in data.variables:
+        coordinate = data.variables[name]
+        if (role := _BY_AXIS.get(str(coordinate.attrs.get("axis", "")).upper())) is not None:
+            return role
+        role = _BY_STANDARD_NAME.get(str(coordinate.attrs.get("standard_name", "")))
+        if role is not None:
+            return role
+        if coordinate.dtype.kind == "M" or " since " in str(coordinate.attrs.get("units", "")):
+            return "time"
+        by_unit = {"degrees_north": "height", "degrees_east": "width"}
+        if (role := by_unit.get(str(coordinate.attrs.get("units", "")))) is not None:
+            return role
+    return role_of_name(str(name))

@@ -1,0 +1,258 @@
+"""Recording: one trajectory of a data set with its names, coordinates, gaps and constants."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from r2no.data.coordinates import Axis, read_axis
+from r2no.data.lazy import LazyTrajectory, Part
+from r2no.data.names import SPACE, check_given, find_roles, nearest, single_points
+from r2no.errors import DataError, GridMismatchError, UnknownNameError
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """One trajectory. Nothing but coordinates has been read.
+
+    Attributes:
+        name: The file, and the place along the trajectory dimension.
+        file: The file, if it is one.
+        values: The frames.
+        valid: The mask, if the data set has one.
+        channels: Names of the channels.
+        units: Of the channels.
+        roles: Role to dimension.
+        time: The time axis.
+        space: The spatial axes.
+        coordinates: Whatever depends on space only, by name.
+        constants: Values of the conditioning names.
+        ignored: Variables that were left out, with the reason.
+    """
+
+    name: str
+    file: str
+    values: LazyTrajectory
+    valid: LazyTrajectory | None
+    channels: tuple[str, ...]
+    units: tuple[str, ...]
+    roles: Mapping[str, str]
+    time: Axis
+    space: tuple[Axis, ...]
+    coordinates: Mapping[str, xr.Variable]
+    constants: tuple[float, ...]
+    ignored: Mapping[str, str]
+
+    def identity(self) -> list[Any]:
+        """What tells it from another without reading all of it."""
+        times = None if self.time.variable is None else self.time.variable.values.astype(str)
+        ends = [self.values[:1], self.values[-1:]]
+        return [self.name, list(self.values.shape), times, ends, self.constants, _dates(self.file)]
+
+
+def read_recordings(
+    name: str,
+    data: xr.Dataset,
+    *,
+    variables: Sequence[str] | None,
+    dims: Mapping[str, str],
+    mask: str | None,
+    conditioning: Sequence[str],
+) -> list[Recording]:
+    """The recordings of one data set: itself, or one for each place along its trajectory dim."""
+    where = f"`{name}`"
+    check_given(data, dims, where)
+    data = data.squeeze(single_points(data, dims))
+    if mask is not None and mask not in data.variables:
+        raise UnknownNameError(
+            f"`mask` names {mask!r}, but {where} has no such variable. "
+            + nearest(mask, map(str, data.variables))
+        )
+    chosen, ignored = _choose(data, variables, dims, mask, where)
+    roles = next(iter(chosen.values()))
+    read = partial(
+        _recording,
+        file=name,
+        variables=variables,
+        ignored=ignored,
+        mask=mask,
+        conditioning=conditioning,
+    )
+    if "trajectory" not in roles:
+        return [read(name, data, chosen)]
+    along = roles["trajectory"]
+    labels = data[along].values.tolist()  # numbers from zero without a coordinate
+    inner = {
+        n: {r: d for r, d in found.items() if r != "trajectory"} for n, found in chosen.items()
+    }
+    return [
+        replace(read(f"{name}[{along}={label}]", data.isel({along: number}), inner), roles=roles)
+        for number, label in enumerate(labels)
+    ]
+
+
+def _choose(
+    data: xr.Dataset,
+    variables: Sequence[str] | None,
+    dims: Mapping[str, str],
+    mask: str | None,
+    where: str,
+) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """The roles of every chosen variable, and why others were left out."""
+    names, explicit = _candidates(data, variables, mask, where)
+    chosen: dict[str, dict[str, str]] = {}
+    ignored: dict[str, str] = {}
+    for name in names:
+        try:
+            chosen[name] = find_roles(data, name, dims, where)
+        except DataError as error:
+            if explicit:
+                raise
+            ignored[name] = str(error)
+    if not chosen:
+        reasons = " ".join(ignored.values()) or "It holds no numbers with two or more dimensions."
+        raise DataError(f"No variable of {where} is a field over time and space. {reasons}")
+    grids = {
+        name: tuple(d for r, d in found.items() if r != "channel") for name, found in chosen.items()
+    }
+    if len(set(grids.values())) > 1:
+        raise GridMismatchError(
+            f"Variables of {where} must share one grid, but have {grids}. Interpolate them to one "
+            "grid (`data.interp`), or choose those of one grid with `variables`."
+        )
+    return chosen, ignored
+
+
+def _candidates(
+    data: xr.Dataset, variables: Sequence[str] | None, mask: str | None, where: str
+) -> tuple[list[str], bool]:
+    fields = [
+        str(name)
+        for name, values in data.data_vars.items()
+        if values.dtype.kind in "fiu" and values.ndim >= 2 and name != mask
+    ]
+    floats = [name for name in fields if data[name].dtype.kind == "f"]
+    if variables is None:
+        return floats or fields, False
+    unknown = [name for name in variables if name not in data.variables]
+    if not unknown:
+        return list(variables), True
+    labelled = [name for name in fields if set(variables) <= set(_labels(data, name))]
+    if labelled:
+        return labelled[:1], True
+    known = fields + [label for name in fields for label in _labels(data, name)]
+    raise UnknownNameError(
+        f"`variables` names {unknown[0]!r}, but {where} has no such variable. "
+        + nearest(unknown[0], known)
+    )
+
+
+def _labels(data: xr.Dataset, name: str) -> list[str]:
+    """Labels along the channel dimension of a variable, if it has one with text labels."""
+    return [
+        str(label)
+        for dim in data[name].dims
+        if dim in data.coords and data[dim].dtype.kind in "UOST"
+        for label in data[dim].values
+    ]
+
+
+def _recording(
+    name: str,
+    data: xr.Dataset,
+    chosen: Mapping[str, Mapping[str, str]],
+    *,
+    file: str,
+    variables: Sequence[str] | None,
+    ignored: Mapping[str, str],
+    mask: str | None,
+    conditioning: Sequence[str],
+) -> Recording:
+    where = f"`{name}`"
+    roles = next(iter(chosen.values()))
+    space = [roles[role] for role in SPACE if role in roles]
+    dims = [roles["time"], *space]
+    parts, channels, units = _channels(data, chosen)
+    values = LazyTrajectory.of(parts, dims)
+    if variables is not None and not set(variables) <= set(chosen):  # labels were meant
+        order = [channels.index(label) for label in variables]
+        values = values.select(order)
+        channels, units = [channels[n] for n in order], [units[n] for n in order]
+    return Recording(
+        name,
+        file,
+        values,
+        None if mask is None else _mask(data, mask, dims, where),
+        tuple(channels),
+        tuple(units),
+        roles,
+        read_axis(data, roles["time"], increasing=True, where=where),
+        tuple(read_axis(data, dim, increasing=False, where=where) for dim in space),
+        {
+            str(label): found.variable.load()
+            for label, found in data.coords.items()
+            if found.ndim and set(found.dims) <= set(space)
+        },
+        tuple(_constant(data, label, where) for label in conditioning),
+        ignored,
+    )
+
+
+def _channels(
+    data: xr.Dataset, chosen: Mapping[str, Mapping[str, str]]
+) -> tuple[list[Part], list[str], list[str]]:
+    parts, channels, units = [], [], []
+    for name, roles in chosen.items():
+        variable, along = data[name].variable, roles.get("channel")
+        labels = [name]
+        if along is None:
+            parts.append(Part(variable))
+        else:
+            parts.append(Part(variable, along, tuple(range(variable.sizes[along]))))
+            labels = [str(label) for label in data[along].values.tolist()]
+            if len(chosen) > 1:
+                labels = [f"{name}_{label}" for label in labels]
+        channels += labels
+        units += [str(variable.attrs.get("units", ""))] * len(labels)
+    return parts, channels, units
+
+
+def _mask(data: xr.Dataset, name: str, dims: Sequence[str], where: str) -> LazyTrajectory:
+    """The mask variable over all frames; one without time holds for each of them."""
+    variable = data[name].variable
+    if extra := set(map(str, variable.dims)) - set(dims):
+        raise DataError(
+            f"`mask` {name!r} of {where} must have dimensions among {tuple(dims)}, but also has "
+            f"{tuple(sorted(extra))}. One mask serves all channels."
+        )
+    if dims[0] not in variable.dims:
+        variable = variable.set_dims({**{dims[0]: data.sizes[dims[0]]}, **variable.sizes})
+    missing = {dim: data.sizes[dim] for dim in dims if dim not in variable.dims}
+    if missing:
+        variable = variable.set_dims({**missing, **variable.sizes})
+    return LazyTrajectory.of([Part(variable)], dims)
+
+
+def _dates(file: str) -> list[tuple[int, int]]:
+    """Size and date of change of a file, or of all files in a folder."""
+    path = Path(file)
+    inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+    found = [one.stat() for one in inside if one.is_file()]
+    return [(one.st_size, one.st_mtime_ns) for one in found]
+
+
+def _constant(data: xr.Dataset, name: str, where: str) -> float:
+    """A number that holds for the whole recording: a scalar variable or an attribute."""
+    value: Any = data.attrs.get(name)
+    if name in data.variables and data[name].ndim == 0:
+        value = data[name].item()
+    if value is None:
+        scalars = [str(n) for n, found in data.variables.items() if found.ndim == 0]
+        raise UnknownNameError(
+            f"`conditioning` names {name!r}, but {where} has no such scalar variable or attribute. "
+            + nearest(name, [*scalars, *map(str, data.attrs)])
+        )
+    return float(value)

@@ -1,0 +1,166 @@
+"""A source inside an artifact: what can be brought along, how it is written and made again.
+
+r2no's own operators and factories with plain arguments come back from names, numbers and
+safetensors. A factory imports code and an exported program may hold some, so these two need the
+reader's consent.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from r2no import backbones, storage
+from r2no._types import Operator
+from r2no.backbones.base import network_class
+from r2no.data.normalise import Normaliser
+from r2no.data.window import Fields
+from r2no.errors import ConfigError, FileDamagedError
+from r2no.operators.exported import from_exported
+from r2no.operators.factory import RECIPE, from_plain, from_python, to_plain
+from r2no.operators.weights import set_weights
+from r2no.operators.wrapped import WrappedOperator, wrap
+from r2no.training import PhysicalOperator, load_operator, save_operator
+from r2no.training.checkpoints import normaliser_from_plain, plain_normaliser
+from r2no.training.operator import operator_state
+
+SOURCE_FILE = "source.safetensors"
+PROGRAM_FILE = "source.pt2"
+#: Kinds that run code other than r2no's when they are opened.
+_FOREIGN = ("python", "exported")
+
+
+def describe_source(source: Operator) -> dict[str, Any] | None:
+    """How to make ``source`` again, as JSON; ``None`` if that is not known."""
+    if isinstance(source, PhysicalOperator):
+        name = _backbone_name(source.network)
+        return None if name is None else {"kind": "operator", "backbone": name}
+    network = source.network if isinstance(source, WrappedOperator) else source
+    found = _describe_network(network) if isinstance(network, nn.Module) else None
+    if found is None or not isinstance(source, WrappedOperator):
+        return found
+    return {**found, "wrap": _describe_wrap(source)}
+
+
+def check_describable(source: Operator) -> dict[str, Any]:
+    """The description of ``source``.
+
+    Raises:
+        ConfigError: if it is not known how to make it again.
+    """
+    found = describe_source(source)
+    if found is None:
+        raise ConfigError(
+            f"The source, a `{type(source).__name__}`, cannot be included: it is not known how to "
+            "make it again. Build it with `operators.from_python`, with plain values as arguments, "
+            "or save with `include_source=False` and give it to `r2no.load`."
+        )
+    return found
+
+
+def save_source(source: Operator, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Write ``source`` into ``folder``; returns its description and the names of its files."""
+    found = check_describable(source)
+    if isinstance(source, PhysicalOperator):
+        save_operator(source, folder / SOURCE_FILE, backbone=found["backbone"])
+        return found, [SOURCE_FILE]
+    network: Any = source.network if isinstance(source, WrappedOperator) else source
+    if found["kind"] == "exported":
+        _copy_program(getattr(network, RECIPE), folder / PROGRAM_FILE)
+        return found, [PROGRAM_FILE]
+    storage.save_tensors(folder / SOURCE_FILE, operator_state(network), {"kind": found["kind"]})
+    return found, [SOURCE_FILE]
+
+
+def load_source(folder: Path, found: dict[str, Any], fields: Fields, *, trust: bool) -> Operator:
+    """Make the source of an artifact again.
+
+    Raises:
+        ConfigError: if that runs foreign code and ``trust`` is not given.
+    """
+    if found["kind"] in _FOREIGN and not trust:
+        what = (
+            f"import and call `{found['factory']}`"
+            if found["kind"] == "python"
+            else f"open the exported program `{folder / PROGRAM_FILE}`, which can hold any code"
+        )
+        raise ConfigError(
+            f"To make the source of `{folder}` r2no would {what}. If you trust the artifact, pass "
+            "`trust_source=True`, or give the operator as `source`."
+        )
+    if found["kind"] == "operator":
+        return load_operator(folder / SOURCE_FILE)[0]
+    network = _make_network(folder, found)
+    if "wrap" not in found:
+        return network.eval()
+    settings = dict(found["wrap"])
+    statistics = settings.pop("normaliser")
+    normaliser: tuple[Normaliser, Normaliser] | None = None
+    if statistics is not None:
+        normaliser = (
+            normaliser_from_plain(statistics["history"]),
+            normaliser_from_plain(statistics["target"]),
+        )
+    return wrap(network, fields=fields, normaliser=normaliser, **settings)
+
+
+def _make_network(folder: Path, found: dict[str, Any]) -> nn.Module:
+    if found["kind"] == "exported":
+        return from_exported(folder / PROGRAM_FILE, trust=True)
+    if found["kind"] == "python":
+        network = from_python(found["factory"], **from_plain(found["arguments"]))
+    else:
+        network = backbones.build(found["backbone"], config=found["config"])
+    weights, _ = storage.load_tensors(folder / SOURCE_FILE)
+    set_weights(network, weights, str(folder / SOURCE_FILE))
+    return network
+
+
+def _describe_network(network: nn.Module) -> dict[str, Any] | None:
+    recipe = getattr(network, RECIPE, None)
+    if recipe is None:
+        name = _backbone_name(network)
+        if name is None:
+            return None
+        config: Any = network.config
+        return {"kind": "backbone", "backbone": name, "config": config.model_dump(mode="json")}
+    if recipe["kind"] == "exported":
+        return {"kind": "exported", "sha256": recipe["sha256"]}
+    try:
+        return {**recipe, "arguments": to_plain(recipe["arguments"])}
+    except TypeError:
+        return None
+
+
+def _describe_wrap(source: WrappedOperator) -> dict[str, Any]:
+    statistics = None
+    if source.normaliser is not None:
+        of_history, of_target = source.normaliser
+        statistics = {
+            "history": plain_normaliser(of_history),
+            "target": plain_normaliser(of_target),
+        }
+    return {
+        "layout": str(source.layout),
+        "one_step": source.one_step,
+        "frames": source.frames,
+        "conditioning": source.conditioning,
+        "normaliser": statistics,
+    }
+
+
+def _backbone_name(network: nn.Module) -> str | None:
+    fits = [name for name in backbones.names() if network_class(name) is type(network)]
+    return fits[0] if fits else None
+
+
+def _copy_program(recipe: dict[str, Any], target: Path) -> None:
+    path = Path(recipe["path"])
+    if not path.is_file() or storage.file_sha256(path) != recipe["sha256"]:
+        raise FileDamagedError(
+            f"`{path}` is gone or was changed since it was opened, so it cannot be included. "
+            "Restore it, or save with `include_source=False`."
+        )
+    with storage.atomic_path(target) as temporary:
+        shutil.copyfile(path, temporary)

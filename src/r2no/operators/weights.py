@@ -1,0 +1,140 @@
+"""Weights of other people's networks: read without running code, compared strictly."""
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from r2no import storage
+from r2no._types import PathLike
+from r2no.errors import CheckpointMismatchError, FileDamagedError, NonFiniteError
+from r2no.training.operator import operator_state
+
+#: Where files keep their weights, if not alone.
+_KEYS = ("model_state_dict", "state_dict", "model")
+#: Entries that are no weights by convention: neuraloperator notes its settings under this name.
+_NOTES = ("_metadata",)
+
+
+class Inert:
+    """Stands in for whatever object a file asks for, and drops what it held."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __setstate__(self, _: Any) -> None: ...
+
+
+def read_weights(path: PathLike) -> dict[str, Tensor]:
+    """The tensors in a safetensors file or a PyTorch file of a state dict.
+
+    PyTorch files are read with ``weights_only=True``, and any object in them other than tensors
+    and plain values is replaced by an inert one, so no code of the file runs. A file whose
+    weights themselves are such objects (a whole pickled module, say) is refused.
+
+    Raises:
+        FileDamagedError: if the file is damaged or holds no state dict.
+        NonFiniteError: if a weight is NaN or infinite.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no checkpoint `{path}`.")
+    with path.open("rb") as stream:
+        head = stream.read(9)
+    # the JSON header of safetensors follows its length of eight bytes
+    weights = storage.load_tensors(path)[0] if head[8:] == b"{" else _read_torch(path)
+    _refuse_non_finite(weights, f"`{path}`")
+    return weights
+
+
+def fill(network: nn.Module, path: PathLike) -> None:
+    """Load the weights in ``path`` into ``network``, all of them or none.
+
+    Raises:
+        CheckpointMismatchError: listing what is missing, unexpected or of another shape.
+    """
+    weights = read_weights(path)
+    set_weights(network, weights, str(path))
+
+
+def set_weights(network: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
+    """As :func:`fill`, from tensors; ``name`` is for messages."""
+    expected = operator_state(network)
+    problems = {
+        "missing": [key for key in expected if key not in weights],
+        "unexpected": [key for key in weights if key not in expected],
+        "of another shape": [
+            f"{key} {tuple(weights[key].shape)} for {tuple(value.shape)}"
+            for key, value in expected.items()
+            if key in weights and weights[key].shape != value.shape
+        ],
+    }
+    if any(problems.values()):
+        listed = "; ".join(f"{kind}: {_few(keys)}" for kind, keys in problems.items() if keys)
+        raise CheckpointMismatchError(
+            f"`{name}` does not fit the network. {listed}. Build the network with the arguments "
+            "it was trained with."
+        )
+    with torch.no_grad():
+        for key, value in expected.items():
+            value.copy_(weights[key])
+
+
+def check_finite(network: nn.Module) -> None:
+    """Refuse a network with weights that are NaN or infinite.
+
+    Raises:
+        NonFiniteError: naming the tensors.
+    """
+    _refuse_non_finite(operator_state(network), "`network`")
+
+
+def _refuse_non_finite(weights: Mapping[str, Tensor], name: str) -> None:
+    bad = [key for key, value in weights.items() if not torch.isfinite(value).all()]
+    if bad:
+        raise NonFiniteError(
+            f"{name} holds NaN or infinity in {_few(bad)}. Its training diverged or the file is "
+            "damaged; use an earlier checkpoint."
+        )
+
+
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    if not zipfile.is_zipfile(path):
+        raise FileDamagedError(
+            f"`{path}` is neither a safetensors file nor a `torch.save` file of PyTorch 1.6 or "
+            "later, or it was cut short. Save the state dict again, or copy the file again."
+        )
+    try:
+        asked = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        stand_ins: list[Any] = [(Inert, name) for name in asked]
+        with torch.serialization.safe_globals(stand_ins):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle can raise anything, and all of it is reported
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        lines = lines[1:] if lines and lines[0].startswith("Weights only") else lines
+        reason = (lines or [type(error).__name__])[0].rstrip(".")
+        raise FileDamagedError(
+            f"`{path}` was not loaded: {reason}. Expected a complete `torch.save` file of a state "
+            "dict; save `network.state_dict()` again."
+        ) from error
+    entries: Any = content if isinstance(content, Mapping) else {}
+    entries = next((entries[key] for key in _KEYS if key in entries), entries)
+    rest = [
+        key
+        for key, value in (entries.items() if isinstance(entries, Mapping) else ())
+        if not isinstance(value, Tensor) and key not in _NOTES
+    ]
+    if not isinstance(entries, Mapping) or not entries or rest:
+        raise FileDamagedError(
+            f"`{path}` must hold tensors by name, alone or under {', '.join(_KEYS)}, but holds a "
+            f"`{type(content).__name__}`{f' with {_few(rest)}' if rest else ''}. Save "
+            "`network.state_dict()` instead of the whole object."
+        )
+    return {str(key): value for key, value in entries.items() if isinstance(value, Tensor)}
+
+
+def _few(keys: list[Any], most: int = 4) -> str:
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(f"`{key}`" for key in keys[:most]) + more

@@ -1,0 +1,228 @@
+"""wrap(): a network in any layout and units becomes an operator in r2no's convention."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from r2no._types import Operator
+from r2no.data.normalise import Normaliser
+from r2no.data.window import Fields
+from r2no.errors import ConfigError, LayoutError, ShapeError
+from r2no.operators.layout import Layout, usual_layouts
+from r2no.operators.weights import check_finite
+
+#: What networks raise when a shape does not suit them.
+_COMPLAINTS = (RuntimeError, ValueError, IndexError, AssertionError, TypeError)
+
+
+class WrappedOperator(nn.Module):
+    """A network with its layout, units and time stepping; made by :func:`wrap`."""
+
+    def __init__(
+        self,
+        network: Callable[[Tensor], Tensor],
+        layout: Layout,
+        fields: Fields,
+        *,
+        one_step: bool,
+        frames: int,
+        normaliser: tuple[Normaliser, Normaliser] | None,
+        conditioning: bool,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.layout, self.fields, self.one_step = layout, fields, one_step
+        self.frames, self.normaliser, self.conditioning = frames, normaliser, conditioning
+        for name, statistics in zip(("history", "target"), normaliser or (), strict=False):
+            self.register_buffer(f"{name}_shift", statistics.shift)
+            self.register_buffer(f"{name}_scale", statistics.scale)
+
+    def forward(
+        self, history: Float[Tensor, "batch history_time *space_history_channel"]
+    ) -> Float[Tensor, "batch time *space_channel"]:
+        """The forecast."""
+        self._check_history(history)
+        horizon, known = self.fields.horizon_frames, history[:, -self.frames :]
+        if not self.one_step:
+            forecast = self._call(known)
+            if forecast.shape[1] != horizon:
+                raise self._wrong_frames(forecast.shape[1])
+            return forecast
+        constants, pieces, done = history[:, -1:, ..., len(self.fields.channels) :], [], 0
+        while done < horizon:
+            piece = self._call(known)
+            if piece.shape[1] == 0:
+                raise self._wrong_frames(0)
+            pieces.append(piece)
+            done += piece.shape[1]
+            extra = constants.expand(-1, piece.shape[1], *[-1] * (history.ndim - 2))
+            known = torch.cat([known, torch.cat([piece, extra], -1)], 1)[:, -self.frames :]
+        return torch.cat(pieces, 1)[:, :horizon]
+
+    def _call(self, known: Tensor) -> Tensor:
+        """One call of the network, physical units in and out."""
+        channels = len(self.fields.channels)
+        values = known if self.conditioning else known[..., :channels]
+        if self.normaliser is not None:
+            values = self.normaliser[0](values)
+        packed = self.layout.pack(values)
+        try:
+            answer = self.network(packed)
+        except torch.OutOfMemoryError:
+            raise
+        except _COMPLAINTS as error:
+            raise self._refused(packed, error) from error
+        forecast = self._unpacked(answer)
+        return forecast if self.normaliser is None else self.normaliser[1].inverse(forecast)
+
+    def _unpacked(self, answer: Any) -> Tensor:
+        if not isinstance(answer, Tensor):
+            raise ShapeError(
+                f"`network` must return one tensor, but returned a `{type(answer).__name__}`. "
+                "Wrap it in a function that picks the forecast."
+            )
+        try:
+            return self.layout.unpack(answer, self.fields.grid, len(self.fields.channels))
+        except LayoutError as reason:
+            frames = "1" if self.one_step else str(self.fields.horizon_frames)
+            expected = self.layout.shape(int(frames), self.fields.grid, len(self.fields.channels))
+            raise LayoutError(
+                f"`network` must answer in layout {str(self.layout)!r} with {expected} for "
+                f"{frames} frame(s) of channels {self.fields.channels}, but gave shape "
+                f"{tuple(answer.shape)}: {reason}. {self._advice()}"
+            ) from None
+
+    def _refused(self, packed: Tensor, error: Exception) -> LayoutError:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return LayoutError(
+            f"`network` failed on an input of shape {tuple(packed.shape)}, which is layout "
+            f"{str(self.layout)!r} of {self.frames} frame(s) of channels "
+            f"{self._input_channels()}: {lines[0]}. {self._advice()}"
+        )
+
+    def _wrong_frames(self, frames: int) -> ShapeError:
+        horizon = self.fields.horizon_frames
+        remedy = (
+            "Set `one_step=True` to roll it forward"
+            if 0 < frames < horizon
+            else "Shorten the network's output or lengthen the horizon"
+        )
+        return ShapeError(
+            f"`network` must forecast the {horizon} frames of the horizon, but gave {frames}. "
+            f"{remedy}."
+        )
+
+    def _advice(self) -> str:
+        fitting = fitting_layouts(self)
+        if fitting:
+            return f"Declare {' or '.join(f'layout={name!r}' for name in fitting)}, which fits."
+        return (
+            "No usual layout fits: check frames (`frames=` for networks that see fewer than the "
+            "history), channels, grid and whether it takes conditioning channels "
+            "(`conditioning=False` leaves them out)."
+        )
+
+    def _input_channels(self) -> tuple[str, ...]:
+        return self.fields.history_channels if self.conditioning else self.fields.channels
+
+    def _check_history(self, history: Tensor) -> None:
+        fields = self.fields
+        expected = (fields.history_frames, *fields.grid, len(fields.history_channels))
+        if tuple(history.shape[1:]) != expected:
+            raise ShapeError(
+                f"`history` must be (batch, {', '.join(map(str, expected))}) with channels "
+                f"{fields.history_channels}, but got shape {tuple(history.shape)}. Cut the window "
+                "or wrap the network for these fields."
+            )
+
+
+def wrap(
+    network: Callable[[Tensor], Tensor],
+    layout: str,
+    fields: Fields,
+    *,
+    one_step: bool = False,
+    frames: int | None = None,
+    normaliser: tuple[Normaliser, Normaliser] | None = None,
+    conditioning: bool = True,
+) -> WrappedOperator:
+    """Bring a network into r2no's convention: physical (batch, time, *space, channel) in and out.
+
+    Args:
+        network: A module or callable that takes and returns one tensor.
+        layout: Order of its axes: ``"B T H W C"``, ``"B C T H W"``, ``"B (T C) H W"``, ... (see
+            :class:`Layout`).
+        fields: Of the windows it will forecast, ``windows.fields``.
+        one_step: Whether it gives fewer frames than the horizon and is rolled forward: its
+            frames are appended to the history, with the conditioning channels of the last known
+            frame, until the horizon is reached.
+        frames: Frames of history that it sees; default all.
+        normaliser: Of history and target, for a network that works in normalised units; ``None``
+            for one that normalises inside or works in physical units.
+        conditioning: Whether it takes the conditioning channels of the history.
+
+    Raises:
+        ConfigError: if the layout is not one, or there are fewer frames of history.
+        NonFiniteError: if a weight is NaN or infinite.
+    """
+    frames = fields.history_frames if frames is None else frames
+    if not 1 <= frames <= fields.history_frames:
+        raise ConfigError(
+            f"`frames` must be between 1 and the {fields.history_frames} of the history, but got "
+            f"{frames}."
+        )
+    if isinstance(network, nn.Module):
+        check_finite(network)
+    operator = WrappedOperator(
+        network,
+        Layout.parse(layout, len(fields.grid)),
+        fields,
+        one_step=one_step,
+        frames=frames,
+        normaliser=normaliser,
+        conditioning=conditioning,
+    )
+    return operator.eval()
+
+
+@torch.no_grad()
+def fitting_layouts(operator: WrappedOperator) -> list[str]:
+    """The usual layouts in which the network takes these fields and answers in their shape.
+
+    Only shapes are compared, so several can fit; which one the network was trained with shows in
+    its error.
+    """
+    fields, fitting = operator.fields, []
+    channels = len(operator._input_channels())
+    device = next((tensor.device for tensor in operator.parameters()), None)
+    probe = torch.zeros(2, operator.frames, *fields.grid, channels, device=device)
+    for name in usual_layouts(len(fields.grid)):
+        layout = Layout.parse(name, len(fields.grid))
+        try:
+            answer = operator.network(layout.pack(probe))
+            found = layout.unpack(answer, fields.grid, len(fields.channels)).shape[1]
+        except (*_COMPLAINTS, AttributeError):  # a trial: it does not fit, which is the answer
+            continue
+        if (
+            0 < found <= fields.horizon_frames
+            if operator.one_step
+            else (found == fields.horizon_frames)
+        ):
+            fitting.append(name)
+    return fitting
+
+
+def rewrapped(operator: WrappedOperator, layout: str) -> Operator:
+    """The same network and settings in another layout."""
+    return wrap(
+        operator.network,
+        layout,
+        operator.fields,
+        one_step=operator.one_step,
+        frames=operator.frames,
+        normaliser=operator.normaliser,
+        conditioning=operator.conditioning,
+    )

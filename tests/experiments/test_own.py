@@ -1,0 +1,291 @@
+"""One YAML from a NetCDF file and an operator of one's own to an artifact; and its doctor."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray
+import yaml
+from neuralop.models import FNO
+from tests.conftest import travelling_wave
+from tests.operators.toys import FrameMix
+from typer.testing import CliRunner
+
+import r2no as library
+from r2no import storage
+from r2no.cli.main import app
+from r2no.errors import ConfigError
+from r2no.experiments.own import Finding, examine, read_own_config
+from r2no.training import save_operator
+
+REPAIR = {"width": 4, "depth": 2, "steps": 2, "train": {"epochs": 2, "batch_size": 6, "lr": 5e-3}}
+ADAPT = {"members": 1, "repair": REPAIR, "ensemble": {"radial": 4, "angular": 4}}
+
+
+def rotation() -> torch.Tensor:
+    """Good weights of FrameMix: persistence with a little decay, for 4 frames of u and v."""
+    matrix = torch.zeros(4, 2, 4, 2)
+    matrix[:, 0, 3, 0] = matrix[:, 1, 3, 1] = 0.95
+    return matrix.reshape(8, 8)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A NetCDF file of nine trajectories, a checkpoint, and the working folder."""
+    waves = np.stack([travelling_wave(seed).numpy() for seed in range(9)])
+    waves[..., 1] = 2 + 0.5 * np.roll(waves[..., 0], 2, axis=-1)
+    dims = ("trajectory", "time", "y", "x")
+    data = {name: (dims, waves[..., i], {"units": "m/s"}) for i, name in enumerate("uv")}
+    xarray.Dataset(data).to_netcdf(tmp_path / "piv.nc")
+    torch.save({"weight": rotation()}, tmp_path / "weights.pt")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def config(folder: Path, *, data: Any = None, source: Any = None, **rest: Any) -> Path:
+    content = {
+        "data": {"path": "piv.nc", "history": 4, "horizon": 4, "stride": 3, **(data or {})},
+        "source": {
+            "python": "tests.operators.toys:FrameMix",
+            "checkpoint": "weights.pt",
+            "layout": "B (T C) H W",
+            **(source or {}),
+        },
+        "adapt": ADAPT,
+        "out": "run",
+        **rest,
+    }
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(item) for item in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def findings(path: Path) -> dict[str, Finding]:
+    return {finding.check: finding for finding in examine(read_own_config(path))}
+
+
+def failure(path: Path) -> Finding:
+    found = list(examine(read_own_config(path)))
+    assert [finding.level for finding in found].count("fail") == 1
+    return next(finding for finding in found if finding.level == "fail")
+
+
+def test_config_leads_to_an_artifact_with_scores_and_a_forecast(folder: Path) -> None:
+    run("doctor", config(folder))
+    said = run("adapt", config(folder))
+    assert "r2no predict run/model.r2no" in said
+    summary = storage.read_json(folder / "run" / "run.json")
+    scores = {name: row["rmse"] for name, row in summary["scores"].items()}
+    assert scores["r2no"] < scores["source"]
+    assert set(scores) == {"persistence", "source", "r2no"}
+    assert "better than the source" in summary["verdict"]
+    model = library.load("run/model.r2no", trust_source=True)
+    assert model.fields.channels == ("u", "v")
+    assert model.fields.units == ("m/s", "m/s")
+    with pytest.raises(ConfigError, match="trust_source"):
+        library.load("run/model.r2no")
+    run("predict", "run/model.r2no", "piv.nc", "--out", "forecast.nc", "--trust-source")
+    with xarray.open_dataset("forecast.nc") as forecast:
+        assert set(forecast.data_vars) >= {"u", "v"}
+    run("evaluate", "run/model.r2no", "--trust-source", "--output", "scores.json")
+    found = storage.read_json(folder / "scores.json")
+    assert found["same_data"]
+    assert found["scores"]["r2no"]["rmse"] == pytest.approx(scores["r2no"])
+    with pytest.raises(ConfigError, match="only --split, --output and --trust-source"):
+        run("evaluate", "run/model.r2no", "--system", "cylinder")
+
+
+@pytest.mark.parametrize("kind", ["exported", "forecasts", "backbone"])
+def test_other_kinds_of_sources_are_adapted_too(folder: Path, kind: str) -> None:
+    network = FrameMix()
+    network.weight.data = rotation()
+    none = {"python": None, "checkpoint": None, "layout": None}
+    if kind == "exported":
+        batch = {0: torch.export.Dim("batch")}
+        values = (torch.zeros(2, 8, 8, 12),)
+        torch.export.save(torch.export.export(network, values, dynamic_shapes=(batch,)), "net.pt2")
+        source = {**none, "exported": "net.pt2", "layout": "B (T C) H W"}
+        assert "trust: true" in failure(config(folder, source=source)).message
+        source["trust"] = True
+    elif kind == "forecasts":
+        with xarray.open_dataset("piv.nc") as measured:
+            (0.8 * measured).to_netcdf("simulated.nc")
+        source = {**none, "forecasts": "simulated.nc"}
+    else:
+        from tests.adaptation.test_artifact import own_operator
+
+        save_operator(own_operator(), "fno.safetensors", backbone="fno")
+        source = {**none, "backbone": "fno", "checkpoint": "fno.safetensors"}
+    path = config(folder, source=source)
+    assert not [f for f in examine(read_own_config(path)) if f.level == "fail"]
+    run("adapt", path, "--out", "elsewhere")
+    scores = storage.read_json(folder / "elsewhere" / "run.json")["scores"]
+    assert scores["r2no"]["rmse"] < scores["source"]["rmse"]
+
+
+def test_gappy_file_and_an_fno_of_neuraloperator_need_one_file_and_one_command(
+    folder: Path,
+) -> None:
+    with xarray.open_dataset("piv.nc") as data:
+        gaps = np.random.default_rng(0).random(data["u"].shape) < 0.2
+        data.where(~gaps).to_netcdf("gappy.nc")
+    torch.manual_seed(0)
+    arguments = {"n_modes": [4, 4], "in_channels": 8, "out_channels": 8, "hidden_channels": 6}
+    network = FNO(**arguments, n_layers=2)
+    network.save_checkpoint(folder / "theirs", "fno")
+    source = {
+        "python": "neuralop.models:FNO",
+        "checkpoint": "theirs/fno_state_dict.pt",
+        "kwargs": {**arguments, "n_layers": 2},
+        "normaliser": {"history": {"shift": [0, 2], "scale": [0.7, 0.4]}},
+    }
+    path = config(folder, data={"path": "gappy.nc"}, source=source)
+    run("doctor", path)
+    run("adapt", path)
+    scores = storage.read_json(folder / "run" / "run.json")["scores"]
+    assert scores["r2no"]["rmse"] < scores["source"]["rmse"]
+    run("predict", "run/model.r2no", "gappy.nc", "--out", "forecast.nc", "--trust-source")
+    with xarray.open_dataset("forecast.nc") as forecast:
+        assert bool(np.isfinite(forecast["u"]).any())
+
+
+def test_sound_config_has_no_complaints(folder: Path) -> None:
+    found = findings(config(folder))
+    assert {f.level for name, f in found.items() if name != "source skill"} == {"ok"}
+    assert set(found) == {
+        "data", "splits", "leakage", "source", "repeatable", "batches", "units", "source skill",
+        "layout", "one step", "time", "disk", "memory",
+    }  # fmt: skip
+    assert not (folder / "run").exists()
+    assert "Answers (8, 4, 8, 12, 2)" in found["source"].message
+
+
+def test_doctor_ends_with_code_1_on_a_failure(folder: Path) -> None:
+    path = config(folder, data={"variables": ["U", "v"]})
+    result = CliRunner().invoke(app, ["doctor", str(path)])
+    assert result.exit_code == 1
+    assert "1 to mend" in result.output
+
+
+def test_wrong_layout_is_found_with_the_one_that_fits(folder: Path) -> None:
+    found = failure(config(folder, source={"layout": "B C T H W"}))
+    assert found.check == "source"
+    assert found.message.startswith("LayoutError")
+    assert "Declare layout='B (T C) H W'" in found.message
+
+
+def test_layout_that_fits_but_was_not_trained_with_is_found(folder: Path) -> None:
+    found = findings(config(folder, source={"layout": "B (C T) H W"}))["layout"]
+    assert found.level == "warn"
+    assert "'B (T C) H W' fits as well and gives RMSE" in found.message
+
+
+def test_unknown_dimension_is_found(folder: Path) -> None:
+    found = failure(config(folder, data={"dims": {"time": "tiem"}}))
+    assert found.check == "data"
+    assert found.message.startswith("UnknownNameError")
+    assert "'time'" in found.message
+
+
+def test_renamed_variable_is_found(folder: Path) -> None:
+    found = failure(config(folder, data={"variables": ["uu", "v"]}))
+    assert found.message.startswith("UnknownNameError")
+    assert "Did you mean 'u'?" in found.message
+
+
+def test_weights_that_are_not_finite_are_found(folder: Path) -> None:
+    weights = rotation()
+    weights[3, 1] = float("nan")
+    torch.save({"weight": weights}, "weights.pt")
+    found = failure(config(folder))
+    assert found.check == "source"
+    assert found.message.startswith("NonFiniteError")
+    assert "`weight`" in found.message
+    assert "earlier checkpoint" in found.message
+
+
+def test_source_that_changes_its_answer_is_found(folder: Path) -> None:
+    source = {"python": "tests.operators.toys:Restless", "checkpoint": None}
+    found = failure(config(folder, source=source))
+    assert found.check == "repeatable"
+    assert found.message.startswith("FingerprintError")
+    assert "dropout" in found.message
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "advice"),
+    [
+        ({"channels_out": 2}, "ShapeError", "one_step=True"),
+        ({"channels_out": 5}, "LayoutError", "5"),
+    ],
+)
+def test_wrong_shape_of_the_answer_is_found(
+    folder: Path, kwargs: dict[str, int], error: str, advice: str
+) -> None:
+    found = failure(config(folder, source={"checkpoint": None, "kwargs": kwargs}))
+    assert found.check == "source"
+    assert found.message.startswith(error)
+    assert advice in found.message
+
+
+def test_other_units_and_a_poor_source_are_pointed_out(folder: Path) -> None:
+    torch.save({"weight": 100 * rotation()}, "weights.pt")
+    found = findings(config(folder))
+    assert found["units"].level == "warn"
+    assert "normaliser" in found["units"].message
+    assert found["source skill"].level == "warn"
+    assert "no better than repeating the last frame" in found["source skill"].message
+
+
+def test_recordings_given_twice_are_found(folder: Path) -> None:
+    with xarray.open_dataset("piv.nc") as data:
+        data.isel(trajectory=[0, 1, 2, 3, 0]).to_netcdf("twice.nc")
+    found = findings(config(folder, data={"path": "twice.nc"}))["leakage"]
+    assert found.level == "fail"
+    assert "train and test share" in found.message
+
+
+def test_little_fit_data_are_pointed_out(folder: Path) -> None:
+    with xarray.open_dataset("piv.nc") as data:
+        data.isel(trajectory=[0, 1, 2]).to_netcdf("little.nc")
+    found = findings(
+        config(
+            folder,
+            data={"path": "little.nc", "horizon": 8},
+            source={"layout": "B (T C) H W", "one_step": True},
+        )
+    )
+    assert found["splits"].level == "warn"
+    assert "larger share" in found["splits"].message
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"data": {"histroy": 3}}, r"`data\.histroy` is not known\. Did you mean 'history'"),
+        ({"source": {"checkpont": "a"}}, r"`source\.checkpont` is not known\. Did you mean 'chec"),
+        ({"adapt": {"repair": {"widht": 3}}}, r"`adapt\.repair\.widht`.*Did you mean 'width'"),
+        ({"source": {"exported": "a.pt2"}}, "exactly one of python, exported"),
+        ({"source": {"layout": None, "one_step": True}}, "need `layout`"),
+        ({"data": {"history": 0}}, r"`data\.history`"),
+        ({"data": {"horizon": None}}, r"`data\.horizon`"),
+    ],
+)
+def test_wrong_keys_and_values_are_named(folder: Path, change: Any, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        read_own_config(config(folder, **change))
+
+
+def test_options_that_do_not_apply_are_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="only --out, --members and --seed apply, but got radial"):
+        run("adapt", config(folder), "--radial", 3)
