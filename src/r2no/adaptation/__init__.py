@@ -3,18 +3,23 @@
 from r2no.adaptation.adapt import adapt, update
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.adaptation.model import AdaptedModel, load
-from r2no.adaptation.readouts import readouts, score_readouts
+from r2no.adaptation.readouts import Observer, readouts, score_readouts
+from r2no.adaptation.stored import StoredModel, read_stored, store_beside
 from r2no.adaptation.trajectories import Trajectories
 
 __all__ = [
     "AdaptSettings",
     "AdaptedModel",
     "EnsembleSettings",
+    "Observer",
     "RepairSettings",
+    "StoredModel",
     "Trajectories",
     "adapt",
     "load",
+    "read_stored",
     "readouts",
     "score_readouts",
+    "store_beside",
     "update",
 ]

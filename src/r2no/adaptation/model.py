@@ -213,7 +213,7 @@ def load(path: PathLike, source: Operator) -> AdaptedModel:
         FingerprintError: if ``source`` is not the operator the artifact was fitted to.
     """
     folder = Path(path)
-    manifest = _verified_manifest(folder)
+    manifest = verified_manifest(folder)
     settings = AdaptSettings(**manifest["settings"])
     context, extra = storage.load_tensors(folder / "context.safetensors")
     found = operator_fingerprint(source, context["probe"])
@@ -253,7 +253,8 @@ def load(path: PathLike, source: Operator) -> AdaptedModel:
     )
 
 
-def _verified_manifest(folder: Path) -> dict[str, Any]:
+def verified_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of an artifact whose files are all as they were written."""
     if not (folder / _MANIFEST).is_file():
         raise FileDamagedError(
             f"`{folder}` has no {_MANIFEST}: it is not an artifact, or writing it was cut short. "
