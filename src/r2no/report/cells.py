@@ -1,6 +1,7 @@
 """The retention map as numbers: cells, their weights, what they hold and what is done there."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,28 +16,34 @@ from r2no.spectral import FourierCells
 _LEAST = (16, 8)
 
 
-def cells_json(ensemble: SpectralEnsemble, names: list[str]) -> dict[str, Any]:
+def cells_json(ensemble: SpectralEnsemble, names: list[str], *, frames: int) -> dict[str, Any]:
     """Every occupied cell with its weights by column, its share of the error and the gain.
 
     A nested fit is shown on the cells of its last level (``level``: those between which weights
     differ), or on finer ones if that level is coarse, since the gain differs within them. The axes
-    of ``gain``, ``change``, ``share`` and ``weights`` are lead time, channel, cell (and column);
-    cells that hold for all forecast frames have one lead time.
+    of ``gain``, ``change``, ``share`` and ``weights`` are lead time, channel, cell (and column).
+    Groups of lead time with weights of their own lie inside the ensemble's channel axis.
 
     Args:
         ensemble: Fitted; without sums only the weights are known.
         names: Of the measured channels.
+        frames: Forecast frames.
     """
     shown = _on_shown_cells(ensemble)
     columns, weights = shown.columns_, shown.weights_
     assert columns is not None
     assert weights is not None
     occupied = shown.cells.occupied.nonzero()[:, 0]
-    channels = len(names)
-    found = _effects(shown)
-    weights = weights[occupied].expand(-1, channels, -1).transpose(0, 1)
+    groups = weights.shape[1] // shown.cells.weight_channels(len(names))
+
+    def arranged(values: Tensor) -> Tensor:
+        """(cell, channel and group, ...) as (group, channel, cell, ...)."""
+        parts = values[occupied].unflatten(1, (-1, groups))
+        parts = parts.expand(-1, len(names), *parts.shape[2:])
+        return parts.movedim(0, 2).movedim(0, 1)
+
     return {
-        "leads": ["all forecast frames"],
+        "leads": _lead_names(frames, groups),
         "channels": names,
         "members": columns.members,
         "depths": list(columns.depths),
@@ -44,18 +51,24 @@ def cells_json(ensemble: SpectralEnsemble, names: list[str]) -> dict[str, Any]:
         "level": list(_level(ensemble)),
         "plane": pack_numbers(_plane(shown, occupied)),
         "cells": [_describe(shown.cells, int(cell)) for cell in occupied],
-        "weights": pack_floats(weights[None]),
-        **{
-            name: [rounded(values[occupied].expand(-1, channels).T)]
-            for name, values in found.items()
-        },
+        "weights": pack_floats(arranged(weights)),
+        **{name: rounded(arranged(values)) for name, values in _effects(shown).items()},
     }
+
+
+def _lead_names(frames: int, groups: int) -> list[str]:
+    """Runs of nearly equal length, as the ensemble cuts them."""
+    if groups == 1:
+        return ["all forecast frames"]
+    ends = [round(number * frames / groups) for number in range(groups + 1)]
+    return [f"frames {start + 1} to {stop}" for start, stop in pairwise(ends)]
 
 
 def _effects(shown: SpectralEnsemble) -> dict[str, Tensor]:
     """Gain, change and share by (cell, channel); NaN where the sums are not kept."""
     if shown.sums_ is None:
-        unknown = torch.full((shown.cells.num_cells, 1), torch.nan)
+        assert shown.weights_ is not None
+        unknown = torch.full(shown.weights_.shape[:2], torch.nan)
         return {"gain": unknown, "change": unknown, "share": unknown}
     found = retention(shown)
     return {"gain": found.gain, "change": found.change, "share": found.share}

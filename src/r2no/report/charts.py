@@ -81,10 +81,11 @@ def interval_chart(value: float, low: float, high: float, axes: Axes) -> Markup:
     """A value with its interval on one axis, zero marked."""
     reach = max(abs(low), abs(high), abs(value)) or 1.0
     left, right = min(low, 0.0) - 0.15 * reach, max(high, 0.0) + 0.15 * reach
-    across = _scale(left, right, 10, _WIDTH - 10, log=False)
+    width = 340
+    across = _scale(left, right, 10, width - 10, log=False)
     parts = [
-        f'<svg viewBox="0 0 {_WIDTH} 92" role="img" aria-label="{escape(axes.name)}">',
-        f'<path class="axis" d="M10 48H{_WIDTH - 10}"/>',
+        f'<svg viewBox="0 0 {width} 92" role="img" aria-label="{escape(axes.name)}">',
+        f'<path class="axis" d="M10 48H{width - 10}"/>',
         f'<path class="level" d="M{across(0):.1f} 6V48"/>',
         f'<path class="line s2" d="M{across(low):.1f} 26H{across(high):.1f}'
         f'M{across(low):.1f} 18v16M{across(high):.1f} 18v16"/>',
@@ -93,7 +94,7 @@ def interval_chart(value: float, low: float, high: float, axes: Axes) -> Markup:
     for tick in _ticks(left, right):
         parts.append(f'<path class="axis" d="M{across(tick):.1f} 48v4"/>')
         parts.append(f'<text class="tick x" x="{across(tick):.1f}" y="66">{tick:.6g}</text>')
-    parts.append(f'<text class="label" x="{_WIDTH / 2}" y="86">{escape(axes.x)}</text></svg>')
+    parts.append(f'<text class="label" x="{width / 2}" y="86">{escape(axes.x)}</text></svg>')
     return Markup("".join(parts))
 
 

@@ -8,13 +8,16 @@ from r2no._types import Operator, PathLike
 from r2no.adaptation import AdaptedModel, StoredModel, read_stored
 from r2no.adaptation.model import versions
 from r2no.data.window import Windows
-from r2no.ensemble import budget, learning_curve
+from r2no.ensemble import SpectralEnsemble, budget, learning_curve
 from r2no.errors import ConfigError
 from r2no.report.cells import cells_json
 from r2no.report.data import Evaluation, ReportData, stored_evaluation
 from r2no.report.packing import rounded
 from r2no.report.watch import evaluate
 from r2no.training import Reporter
+
+#: Draws of blocks for each point of the learning curve.
+_REPEATS = 4
 
 
 def collect(
@@ -61,20 +64,24 @@ def collect(
         verdict=None if verdict is None else asdict(verdict),
         fit=_fit(model),
         fields=asdict(fields),
-        retention=cells_json(model.ensemble, names),
+        retention=cells_json(model.ensemble, names, frames=fields.horizon_frames),
         depth_change=rounded(model.fit_errors.change()[0]),
-        budget=[asdict(point) for point in budget(model.ensemble)] if _has_folds(model) else [],
-        learning=[asdict(point) for point in learning_curve(model.ensemble)]
-        if _has_folds(model)
-        else [],
+        **_planning(model.ensemble),
         audit=_audit(model, evaluation),
         provenance=_provenance(model, files, evaluation, command),
         evaluation=evaluation,
     )
 
 
-def _has_folds(model: AdaptedModel | StoredModel) -> bool:
-    return model.ensemble.sums_ is not None and bool(model.ensemble.folds_)
+def _planning(ensemble: SpectralEnsemble) -> dict[str, list[dict[str, Any]]]:
+    """Budget and learning curve, where blocks were held out and their sums are kept."""
+    if ensemble.sums_ is None or not ensemble.folds_:
+        return {"budget": [], "learning": []}
+    learnt = learning_curve(ensemble, repeats=_REPEATS)
+    return {
+        "budget": [asdict(point) for point in budget(ensemble)],
+        "learning": [asdict(point) for point in learnt],
+    }
 
 
 def _fit(model: AdaptedModel | StoredModel) -> dict[str, Any]:
@@ -82,9 +89,10 @@ def _fit(model: AdaptedModel | StoredModel) -> dict[str, Any]:
     sums, columns = ensemble.sums_, ensemble.columns_
     assert columns is not None
     nested = ensemble.nested_
+    scored = {group for _, score in ensemble.folds_ for group in score}
     return {
         "windows": model.fit_errors.windows,
-        "groups": None if sums is None else len(sums.windows),
+        "held_out_windows": 0 if sums is None else int(sums.windows[sorted(scored)].sum()),
         "members": columns.members,
         "steps": columns.depths[-1],
         "best_depth": model.fit_errors.best_depth(),

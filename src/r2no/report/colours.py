@@ -9,8 +9,9 @@ from matplotlib.image import imsave
 
 _STEPS = 128
 
-#: What is drawn with which table; all three are readable with colour-vision deficiencies.
-TABLES = {"field": "viridis", "signed": "PuOr_r", "amount": "cividis"}
+#: What is drawn with which table (signed: orange below zero, purple above); all three can be read
+#: with colour-vision deficiencies.
+TABLES = {"field": "viridis", "signed": "PuOr", "amount": "cividis"}
 
 
 def table(name: str) -> np.ndarray:

@@ -13,6 +13,11 @@ from r2no.report.data import Evaluation, ReportData
 from r2no.report.packing import unpack
 from r2no.report.wording import ROLES
 
+_FORECASTS = ("source", "r2no")
+
+#: Share of the errors within the colour scale; the rest, often outliers of measurement, is clipped.
+_COVERED = 0.995
+
 _STYLES = {"source": 0, "irno": 1, "r2no": 2, "target": 5}
 
 
@@ -36,7 +41,8 @@ def depth_bands(change: list[list[float | None]]) -> Markup:
             continue
         end = {0: " (lowest wavenumbers)", bands - 1: " (highest)"}.get(band, "")
         label = f"band {band + 1}{end}"
-        lines.append(Line(label, range(len(values)), values, band, marks=(min(known)[1],)))
+        best = (min(known)[1],)
+        lines.append(Line(label, range(len(values)), values, band, marks=best, plain=True))
     axes = Axes(
         "Change of the spectral error by depth of the repair loop, one curve per band",
         "depth of the repair loop",
@@ -59,6 +65,30 @@ def spectra(evaluation: Evaluation) -> Markup:
         log=True,
     )
     return line_chart([*lines, measured], axes)
+
+
+def relative_spectra(evaluation: Evaluation) -> Markup:
+    """The same against the source, where small changes can be seen."""
+    found = evaluation.spectra
+    lines = [
+        Line(
+            ROLES[role],
+            found["radius"],
+            [
+                None if after is None or not before else 100 * (after / before - 1)
+                for after, before in zip(found[role], found["source"], strict=True)
+            ],
+            _STYLES[role],
+        )
+        for role in ("irno", "r2no")
+    ]
+    axes = Axes(
+        "Change of the error against the source by radius of the wavenumber",
+        "radius (1 = Nyquist)",
+        "change of the error (%)",
+        level=0.0,
+    )
+    return line_chart(lines, axes)
 
 
 def lead_time(evaluation: Evaluation, time_step: float) -> Markup:
@@ -112,6 +142,7 @@ def learning(points: list[dict[str, Any]]) -> Markup:
         "Held-out error against the number of windows fitted on",
         "windows fitted on",
         "RMSE (% of the source's)",
+        whole=True,
         level=100.0,
     )
     return line_chart([line], axes)
@@ -149,13 +180,14 @@ def example_pictures(evaluation: Evaluation) -> tuple[dict[str, Any], list[dict[
         fields = {name: unpack(packed) for name, packed in channel["fields"].items()}
         low = min(float(np.nanmin(values, initial=np.inf)) for values in fields.values())
         high = max(float(np.nanmax(values, initial=-np.inf)) for values in fields.values())
-        errors = [np.abs(fields[name] - fields["target"]) for name in ("source", "r2no")]
-        reach = max(float(np.nanmax(error, initial=0.0)) for error in errors) or 1.0
+        errors = np.stack([np.abs(fields[name] - fields["target"]) for name in _FORECASTS])
+        known = errors[np.isfinite(errors)]
+        reach = (float(np.quantile(known, _COVERED)) if known.size else 0.0) or 1.0
         scales.append({"low": low, "high": high, "reach": reach})
     first, scale = evaluation.example["channels"][0]["fields"], scales[0]
     last = {name: unpack(packed)[-1] for name, packed in first.items()}
     shown: dict[str, Any] = {}
-    for name in ("target", "source", "r2no"):
+    for name in ("target", *_FORECASTS):
         shown[name] = picture(last[name], "field", scale["low"], scale["high"])
         if name != "target":
             error = last[name] - last["target"]

@@ -23,10 +23,12 @@ from r2no.report.packing import clean
 from r2no.report.wording import METRICS, ROLES, headline, readout_name
 from r2no.training import Reporter
 
+_SCRIPTS = ("common.js", "map.js", "fields.js", "report.js")
+
 
 def render(data: ReportData) -> str:
     """The page; the same data give the same text."""
-    style, script = _asset("report.css"), _asset("report.js")
+    style, script = _asset("report.css"), "".join(_asset(name) for name in _SCRIPTS)
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -92,7 +94,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["number"] = _number
+    environment.filters["short"] = _short
     environment.filters["percent"] = _percent
+    environment.filters["change"] = _change
     return environment
 
 
@@ -107,11 +111,21 @@ def _hash(text: str) -> str:
 
 
 def _number(value: float | int | None, digits: int = 4) -> str:
+    if value is None or value != value:
+        return "n/a"
+    return f"{value:#.{digits}g}".rstrip(".").replace("-", "−")
+
+
+def _short(value: float | int | None, digits: int = 4) -> str:
     return "n/a" if value is None or value != value else f"{value:.{digits}g}".replace("-", "−")
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
-    return "n/a" if value is None or value != value else f"{100 * value:.{digits}f} %"
+    return "n/a" if value is None or value != value else f"{100 * value:.{digits}f}\u00a0%".replace("-", "−")
+
+
+def _change(value: float | None) -> str:
+    return "n/a" if value is None else f"{100 * value:+.1f}\u00a0%".replace("-", "−")
 
 
 def _payload(data: ReportData) -> Markup:
@@ -139,10 +153,12 @@ def _charts(data: ReportData) -> dict[str, Markup]:
         "budget": figures.budget(data.budget),
         "learning": figures.learning(data.learning),
         "spectra": Markup(),
+        "relative": Markup(),
         "lead": Markup(),
     }
     if evaluation is not None:
         found["spectra"] = figures.spectra(evaluation)
+        found["relative"] = figures.relative_spectra(evaluation)
         found["lead"] = figures.lead_time(evaluation, data.fields["time_step"])
     return found
 

@@ -37,7 +37,7 @@ def readout_name(name: str) -> tuple[str, str]:
     members = re.fullmatch(r"r2no_m(\d+)", name)
     if members:
         number = int(members[1])
-        return f"R2NO, {number} member{'s' if number > 1 else ''}", "weights by Fourier cell"
+        return f"R2NO, {_count(number, 'member', 'members')}", "weights by Fourier cell"
     return _READOUTS.get(name, (name, ""))
 
 
@@ -70,11 +70,11 @@ def _held_out(data: ReportData) -> list[str]:
         ]
     low, high = verdict["interval"]
     blocks = verdict["blocks"]
-    words = f"On {blocks} block{'s' if blocks != 1 else ''} of the fit data held out in turn "
-    words += f"({data.fit['windows']} windows in all), the RMSE is {_change(verdict['gain'])} "
+    words = f"On {_count(blocks, 'block', 'blocks')} of the fit data held out in turn "
+    words += f"({_amount(data)}), the RMSE is {_change(verdict['gain'])} "
     words += "the source's"
     if _finite(low) and _finite(high):
-        words += f"; the 90 % interval of the gain is {_percent(low)} to {_percent(high)}."
+        words += f"; the 90\u00a0% interval of the gain is {_percent(low)} to {_percent(high)}."
     else:
         words += "; too few blocks to give an interval."
     if verdict["decision"] == "deploy":
@@ -86,12 +86,25 @@ def _held_out(data: ReportData) -> list[str]:
     ]
 
 
+def _amount(data: ReportData) -> str:
+    """How much was held out, with the trajectories where the audit knows them."""
+    words = f"{data.fit['held_out_windows']} of {data.fit['windows']} windows"
+    for row in data.audit:
+        if row["split"] == "fit" and row["trajectories"] is not None:
+            return f"{words}, {_count(row['trajectories'], 'trajectory', 'trajectories')}"
+    return words
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
 def _tested(evaluation: Evaluation) -> str:
     source = evaluation.scores[evaluation.roles["source"]]["rmse"]
     adapted = evaluation.scores[evaluation.roles["r2no"]]["rmse"]
     where = (
         f"On the {evaluation.split} split ({evaluation.windows} windows of "
-        f"{evaluation.trajectories} trajector{'ies' if evaluation.trajectories != 1 else 'y'})"
+        f"{_count(evaluation.trajectories, 'trajectory', 'trajectories')})"
     )
     if source is None or adapted is None or source <= 0:
         return f"{where} the RMSE could not be compared."
@@ -104,7 +117,7 @@ def _finite(value: Any) -> bool:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:+.1f} %".replace("-", "−")
+    return f"{100 * share:+.1f}\u00a0%".replace("-", "−")
 
 
 def _change(gain: float | None) -> str:
@@ -112,4 +125,4 @@ def _change(gain: float | None) -> str:
         return "not comparable with"
     if abs(gain) < 5e-4:
         return "the same as"
-    return f"{abs(100 * gain):.1f} % {'below' if gain > 0 else 'above'}"
+    return f"{abs(100 * gain):.1f}\u00a0% {'below' if gain > 0 else 'above'}"
