@@ -226,9 +226,7 @@ class _Search:
         return parent + solve(recentre(level, parent), grid)
 
     def _map(self, size: Size) -> tuple[Int[Tensor, " finest"], int]:
-        """For each finest cell its cell among the occupied ones of a coarser partition, and their
-        number.
-        """
+        """For each finest cell its cell among a partition's occupied ones, and their number."""
         if size not in self._maps:
             finest = self._finest
             cell = torch.zeros(finest.num_cells, dtype=torch.long)

@@ -68,9 +68,7 @@ def line_chart(lines: Sequence[Line], axes: Axes) -> Markup:
     ]
     if axes.level is not None and y_low <= axes.level <= y_high:
         place = up(axes.level)
-        parts.append(
-            f'<path class="level" d="M{_LEFT} {place:.1f}H{_WIDTH - _RIGHT}"/>'
-        )
+        parts.append(f'<path class="level" d="M{_LEFT} {place:.1f}H{_WIDTH - _RIGHT}"/>')
     for line in lines:
         parts += _curve(line, across, up, axes.log)
     legend = "".join(_legend(line) for line in lines)
@@ -200,7 +198,7 @@ def _curve(
     return parts
 
 
-def _marker(style: int, x: float, y: float, r: float) -> str:
+def _marker(style: int, x: Number, y: Number, r: Number) -> str:
     """Circle, square, triangle or diamond, so that curves differ by more than colour."""
     if style % 4 == 0:
         return f"M{x - r:.1f} {y:.1f}a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0Z"

@@ -104,7 +104,9 @@ def _fit(model: AdaptedModel | StoredModel) -> dict[str, Any]:
     }
 
 
-def _audit(model: AdaptedModel | StoredModel, evaluation: Evaluation | None) -> list[dict[str, Any]]:
+def _audit(
+    model: AdaptedModel | StoredModel, evaluation: Evaluation | None
+) -> list[dict[str, Any]]:
     """The rows made from the data, else what the artifact and the evaluation know."""
     if evaluation is not None and evaluation.audit:
         return evaluation.audit

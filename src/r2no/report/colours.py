@@ -32,7 +32,7 @@ def picture(values: np.ndarray, name: str, low: float, high: float) -> str:
     alpha = np.where(finite, 255, 0).astype(np.uint8)
     pixels = np.dstack([table(name)[codes], alpha])
     buffer = io.BytesIO()
-    imsave(buffer, pixels, format="png", metadata={"Software": None})
+    imsave(buffer, pixels, format="png", metadata={"Software": "r2no"})
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 

@@ -27,7 +27,8 @@ def interval(verdict: dict[str, Any] | None) -> Markup:
     if not ends or any(end is None or not math.isfinite(end) for end in ends):
         return Markup()
     axes = Axes("Gain over the source with its 90 % interval", "reduction of the RMSE (%)", "")
-    return interval_chart(*(100 * end for end in ends), axes)
+    gain, low, high = (100 * end for end in ends)
+    return interval_chart(gain, low, high, axes)
 
 
 def depth_bands(change: list[list[float | None]]) -> Markup:
@@ -168,7 +169,7 @@ def retention_pictures(data: ReportData) -> list[dict[str, Any]]:
 
 def gain_reach(found: dict[str, Any]) -> float:
     """Half-width of the colour scale of the gains: what covers 98 % of the cells."""
-    values = np.abs(_floats(sum((row for lead in found["gain"] for row in lead), [])))
+    values = np.abs(_floats([v for lead in found["gain"] for row in lead for v in row]))
     known = values[np.isfinite(values)]
     return max(0.02, float(f"{np.quantile(known, 0.98):.2g}")) if known.size else 1.0
 

@@ -20,7 +20,7 @@ from r2no.report.collect import collect
 from r2no.report.colours import TABLES, ramp, table_text
 from r2no.report.data import Evaluation, ReportData
 from r2no.report.packing import clean
-from r2no.report.wording import METRICS, ROLES, headline, readout_name
+from r2no.report.wording import METRICS, ROLES, headline, minus, readout_name
 from r2no.training import Reporter
 
 _SCRIPTS = ("common.js", "map.js", "fields.js", "report.js")
@@ -111,21 +111,20 @@ def _hash(text: str) -> str:
 
 
 def _number(value: float | int | None, digits: int = 4) -> str:
-    if value is None or value != value:
-        return "n/a"
-    return f"{value:#.{digits}g}".rstrip(".").replace("-", "−")
+    """So many significant digits, trailing zeros kept, for tables."""
+    return "n/a" if value is None else minus(f"{value:#.{digits}g}".rstrip("."))
 
 
 def _short(value: float | int | None, digits: int = 4) -> str:
-    return "n/a" if value is None or value != value else f"{value:.{digits}g}".replace("-", "−")
+    return "n/a" if value is None else minus(f"{value:.{digits}g}")
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
-    return "n/a" if value is None or value != value else f"{100 * value:.{digits}f}\u00a0%".replace("-", "−")
+    return "n/a" if value is None else minus(f"{100 * value:.{digits}f}\u00a0%")
 
 
 def _change(value: float | None) -> str:
-    return "n/a" if value is None else f"{100 * value:+.1f}\u00a0%".replace("-", "−")
+    return "n/a" if value is None else minus(f"{100 * value:+.1f}\u00a0%")
 
 
 def _payload(data: ReportData) -> Markup:
@@ -172,7 +171,6 @@ def _score_rows(evaluation: Evaluation | None) -> list[dict[str, Any]]:
     rows = []
     for name, values in evaluation.scores.items():
         rmse = values["rmse"]
-        comparable = rmse is not None and source
         title, note = readout_name(name)
         rows.append(
             {
@@ -181,7 +179,7 @@ def _score_rows(evaluation: Evaluation | None) -> list[dict[str, Any]]:
                 "note": note,
                 "role": next((r for r, n in evaluation.roles.items() if n == name), ""),
                 "values": [values.get(key) for key, _, _ in METRICS],
-                "change": rmse / source - 1 if comparable and rmse is not None else None,
+                "change": rmse / source - 1 if source and rmse is not None else None,
                 "best": rmse is not None and rmse == min(known),
             }
         )

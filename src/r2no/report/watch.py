@@ -54,9 +54,7 @@ class ScoringWatch:
         self._points = torch.zeros(shape, dtype=torch.float64)
         self._kept: dict[str, Tensor] = {}
 
-    def __call__(
-        self, numbers: range, window: Window, forecasts: Mapping[str, Tensor]
-    ) -> None:
+    def __call__(self, numbers: range, window: Window, forecasts: Mapping[str, Tensor]) -> None:
         """Add a batch."""
         measured = list(self._fields.measured)
         target = window.target[..., measured]

@@ -116,8 +116,13 @@ def _finite(value: Any) -> bool:
     return value is not None and abs(value) != float("inf") and value == value
 
 
+def minus(text: str) -> str:
+    """A number's text with a real minus sign."""
+    return text.replace("-", "\u2212")
+
+
 def _percent(share: float) -> str:
-    return f"{100 * share:+.1f}\u00a0%".replace("-", "−")
+    return minus(f"{100 * share:+.1f}\u00a0%")
 
 
 def _change(gain: float | None) -> str:

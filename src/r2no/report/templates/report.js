@@ -2,7 +2,8 @@
 
 function theme() {
   const button = $("theme");
-  let dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const wish = matchMedia("(prefers-color-scheme: dark)");
+  let dark = wish.matches;
   const label = () => {
     button.textContent = dark ? "Light theme" : "Dark theme";
     button.setAttribute("aria-pressed", String(dark));
@@ -10,6 +11,11 @@ function theme() {
   button.addEventListener("click", () => {
     dark = !dark;
     document.documentElement.dataset.theme = dark ? "dark" : "light";
+    label();
+  });
+  wish.addEventListener("change", () => {
+    if (document.documentElement.dataset.theme) return;
+    dark = wish.matches;
     label();
   });
   label();
