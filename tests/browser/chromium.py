@@ -85,7 +85,9 @@ class Page:
     # -- what a person does -------------------------------------------------------------------
 
     def open(self, address: str) -> None:
-        """Load an address and wait until it is complete."""
+        """Load an address afresh, forget earlier events, and wait until it is complete."""
+        self.send("Page.navigate", url="about:blank")
+        self.events.clear()
         self.send("Page.navigate", url=address)
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 
@@ -182,7 +184,8 @@ class Page:
         """Addresses asked for so far, without those inside the page itself."""
         self.run("1")
         sent = [e for e in self.events if e.get("method") == "Network.requestWillBeSent"]
-        return [e["params"]["request"]["url"][:200] for e in sent]
+        addresses = [event["params"]["request"]["url"] for event in sent]
+        return [address for address in addresses if not address.startswith("data:")]
 
     def close(self) -> None:
         """End the browser."""

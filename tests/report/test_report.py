@@ -16,7 +16,6 @@ from r2no import FourierCells, SpectralEnsemble
 from r2no.adaptation import StoredModel, load, read_stored
 from r2no.cli.main import app
 from r2no.data.window import Fields
-from r2no.ensemble import Columns, GramSums
 from r2no.errors import ConfigError, FileDamagedError
 from r2no.report import (
     Evaluation,
@@ -316,22 +315,8 @@ def test_shares_and_gains_add_up_to_the_gain_of_the_fit():
     assert np.nansum(share * gain) == pytest.approx(expected, abs=1e-4)
 
 
-def by_hand(cells: FourierCells, groups: int, rng: torch.Generator) -> SpectralEnsemble:
-    """Two channels with ``groups`` groups of lead time each, random positive sums."""
-    columns = Columns(1, (1, 2))
-    shape = (cells.num_cells, 2 * groups, columns.number + 1)
-    rows = torch.randn(*shape, 9, generator=rng, dtype=torch.float64)
-    ensemble = SpectralEnsemble(cells, 0.1, (0, 1))
-    ensemble.columns_ = columns
-    ensemble.sums_ = GramSums(
-        (rows @ rows.mT)[None] * cells.occupied[:, None, None, None], torch.ones(1).double()
-    )
-    ensemble.weights_ = torch.randn(*shape[:2], columns.number, generator=rng).double()
-    return ensemble
-
-
 def test_groups_of_lead_time_get_maps_of_their_own(rng):
-    ensemble = by_hand(FourierCells.polar((6, 8), radial=3, angular=2), 3, rng)
+    ensemble = toy.by_hand(FourierCells.polar((6, 8), radial=3, angular=2), 3, rng)
     found = cells_json(ensemble, ["u", "v"], frames=10)
     assert found["leads"] == ["frames 1 to 3", "frames 4 to 7", "frames 8 to 10"]
     weights = numbers(found["weights"], "<f4")
@@ -343,7 +328,7 @@ def test_groups_of_lead_time_get_maps_of_their_own(rng):
 
 
 def test_map_of_a_line_is_a_row_of_bands(rng):
-    ensemble = by_hand(FourierCells.polar((16,), radial=4, angular=1), 1, rng)
+    ensemble = toy.by_hand(FourierCells.polar((16,), radial=4, angular=1), 1, rng)
     found = cells_json(ensemble, ["u", "v"], frames=2)
     assert found["plane"]["shape"] == [1, len(found["cells"])]
     radii = [cell["radius"] for cell in found["cells"]]
