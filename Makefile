@@ -17,7 +17,6 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: install
 	$(BIN)/r2no demo --out demo-out
-	@echo "Open demo-out/report.html in a browser."
 
 test: install lint
 	$(BIN)/python -m pytest

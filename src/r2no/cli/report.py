@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from r2no.cli.app import app, command_line, console
+from r2no.training import Reporter
 
 
 @app.command()
@@ -23,6 +24,6 @@ def report(
     """
     from r2no.report import write_report
 
-    path = write_report(artifact, out, title=title, command=command_line())
+    path = write_report(artifact, out, title=title, command=command_line(), reporter=Reporter())
     size = path.stat().st_size / 1e6
     console.print(f"Wrote {path} ({size:.1f} MB).", highlight=False, soft_wrap=True)

@@ -146,7 +146,7 @@ def run_demo(
     evaluation = watch.finish(scores, errors, audit=audit_splits(splits))
     store_evaluation(artifact, evaluation)
     title = "Wake demo (measurements are a simulated stand-in)"
-    write_report(artifact, out / "report.html", title=title, command=command)
+    write_report(artifact, out / "report.html", title=title, command=command, reporter=reporter)
     storage.write_json(out / "results.json", results)
     return results
 

@@ -8,6 +8,7 @@ from markupsafe import Markup, escape
 from matplotlib.ticker import MaxNLocator
 
 from r2no._types import Number
+from r2no.report.packing import minus
 
 _WIDTH, _HEIGHT = 460, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 46
@@ -91,7 +92,7 @@ def interval_chart(value: float, low: float, high: float, axes: Axes) -> Markup:
     ]
     for tick in _ticks(left, right):
         parts.append(f'<path class="axis" d="M{across(tick):.1f} 48v4"/>')
-        parts.append(f'<text class="tick x" x="{across(tick):.1f}" y="66">{tick:.6g}</text>')
+        parts.append(f'<text class="tick x" x="{across(tick):.1f}" y="66">{_tick(tick)}</text>')
     parts.append(f'<text class="label" x="{width / 2}" y="86">{escape(axes.x)}</text></svg>')
     return Markup("".join(parts))
 
@@ -125,6 +126,10 @@ def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     return [float(place) for place in places if low - slack <= place <= high + slack]
 
 
+def _tick(value: float) -> str:
+    return minus(f"{value:.6g}")
+
+
 def _log_ticks(low: float, high: float) -> list[float]:
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     steps = (1,) if last - first > 3 else (1, 2, 5)
@@ -154,11 +159,15 @@ def _frame(
     for value in y_ticks:
         place = up(value)
         parts.append(f'<path class="rule" d="M{_LEFT} {place:.1f}H{right}"/>')
-        parts.append(f'<text class="tick y" x="{_LEFT - 7}" y="{place + 4:.1f}">{value:.6g}</text>')
+        parts.append(
+            f'<text class="tick y" x="{_LEFT - 7}" y="{place + 4:.1f}">{_tick(value)}</text>'
+        )
     for value in x_ticks:
         place = across(value)
         parts.append(f'<path class="axis" d="M{place:.1f} {bottom}v4"/>')
-        parts.append(f'<text class="tick x" x="{place:.1f}" y="{bottom + 18}">{value:.6g}</text>')
+        parts.append(
+            f'<text class="tick x" x="{place:.1f}" y="{bottom + 18}">{_tick(value)}</text>'
+        )
     middle = (_LEFT + right) / 2
     height = (_TOP + bottom) / 2
     parts.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>')
@@ -192,7 +201,7 @@ def _curve(
         big = number in line.marks
         if line.plain and not big:
             continue
-        tip = escape(f"{line.label}: {y:.4g} at {x:.4g}")
+        tip = escape(f"{line.label}: {minus(f'{y:.4g}')} at {x:.4g}")
         shape = _marker(line.style, across(x), up(y), 6.0 if big else 3.2)
         parts.append(f'<path class="mark s{line.style}" d="{shape}"><title>{tip}</title></path>')
     return parts

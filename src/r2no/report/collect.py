@@ -66,20 +66,24 @@ def collect(
         fields=asdict(fields),
         retention=cells_json(model.ensemble, names, frames=fields.horizon_frames),
         depth_change=rounded(model.fit_errors.change()[0]),
-        **_planning(model.ensemble),
+        **_planning(model.ensemble, reporter or Reporter(quiet=True)),
         audit=_audit(model, evaluation),
         provenance=_provenance(model, files, evaluation, command),
         evaluation=evaluation,
     )
 
 
-def _planning(ensemble: SpectralEnsemble) -> dict[str, list[dict[str, Any]]]:
+def _planning(ensemble: SpectralEnsemble, reporter: Reporter) -> dict[str, list[dict[str, Any]]]:
     """Budget and learning curve, where blocks were held out and their sums are kept."""
     if ensemble.sums_ is None or not ensemble.folds_:
         return {"budget": [], "learning": []}
-    learnt = learning_curve(ensemble, repeats=_REPEATS)
+    with reporter.step("budget and learning curves", 2) as step:
+        points = budget(ensemble)
+        step.advance()
+        learnt = learning_curve(ensemble, repeats=_REPEATS)
+        step.advance()
     return {
-        "budget": [asdict(point) for point in budget(ensemble)],
+        "budget": [asdict(point) for point in points],
         "learning": [asdict(point) for point in learnt],
     }
 

@@ -73,3 +73,8 @@ def rounded(values: Tensor, digits: int = 5) -> Any:
         return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
     return short(values.detach().cpu().double().tolist())
+
+
+def minus(text: str) -> str:
+    """A number's text with a real minus sign."""
+    return text.replace("-", "\u2212")

@@ -19,8 +19,8 @@ from r2no.report import figures
 from r2no.report.collect import collect
 from r2no.report.colours import TABLES, ramp, table_text
 from r2no.report.data import Evaluation, ReportData
-from r2no.report.packing import clean
-from r2no.report.wording import METRICS, ROLES, headline, minus, readout_name
+from r2no.report.packing import clean, minus
+from r2no.report.wording import METRICS, ROLES, headline, readout_name
 from r2no.training import Reporter
 
 _SCRIPTS = ("common.js", "map.js", "fields.js", "report.js")
@@ -124,7 +124,9 @@ def _percent(value: float | None, digits: int = 1) -> str:
 
 
 def _change(value: float | None) -> str:
-    return "n/a" if value is None else minus(f"{100 * value:+.1f}\u00a0%")
+    if value is None:
+        return "n/a"
+    return minus(f"{100 * value:+.1f}\u00a0%") if abs(value) >= 5e-4 else "0.0\u00a0%"
 
 
 def _payload(data: ReportData) -> Markup:

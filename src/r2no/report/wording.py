@@ -4,6 +4,7 @@ import re
 from typing import Any, NamedTuple
 
 from r2no.report.data import Evaluation, ReportData
+from r2no.report.packing import minus
 
 _READOUTS = {
     "persistence": ("Persistence", "the last measured frame, repeated"),
@@ -114,11 +115,6 @@ def _tested(evaluation: Evaluation) -> str:
 
 def _finite(value: Any) -> bool:
     return value is not None and abs(value) != float("inf") and value == value
-
-
-def minus(text: str) -> str:
-    """A number's text with a real minus sign."""
-    return text.replace("-", "\u2212")
 
 
 def _percent(share: float) -> str:
