@@ -13,13 +13,14 @@ import torch
 from typer.testing import CliRunner
 
 from r2no import FourierCells, SpectralEnsemble
-from r2no.adaptation import StoredModel, load, read_stored
+from r2no.adaptation import StoredModel, load, read_stored, readouts, score_readouts
 from r2no.cli.main import app
 from r2no.data.window import Fields
 from r2no.errors import ConfigError, FileDamagedError
 from r2no.report import (
     Evaluation,
     ReportData,
+    ScoringWatch,
     audit_splits,
     collect,
     evaluate,
@@ -279,6 +280,13 @@ def test_packing_is_exact_to_half_a_step(rng):
     constant = torch.full((3,), 2.5)
     assert unpack(pack(constant)).tolist() == [2.5, 2.5, 2.5]
     assert np.isnan(unpack(pack(torch.full((3,), torch.nan)))).all()
+
+
+def test_watch_names_the_readout_that_was_not_scored():
+    model, windows = toy.model(), toy.split(range(20, 22))
+    chosen = {name: found for name, found in readouts(model).items() if name != "irno_selected"}
+    with pytest.raises(ConfigError, match="irno_selected"):
+        score_readouts(model, windows, chosen, observe=ScoringWatch(model, windows))
 
 
 # -- the retention map --------------------------------------------------------------------------

@@ -1,10 +1,12 @@
 """What a report shows: two plain dataclasses, JSON-able, apart from how it is drawn."""
 
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from r2no._types import PathLike
-from r2no.adaptation import read_stored, store_beside
+from r2no.adaptation import store_beside
+from r2no.adaptation.model import verified_manifest
 from r2no.errors import FileDamagedError
 from r2no.report.packing import clean
 from r2no.storage import read_json
@@ -108,6 +110,7 @@ def store_evaluation(artifact: PathLike, evaluation: Evaluation) -> None:
 
 def stored_evaluation(artifact: PathLike) -> Evaluation | None:
     """The evaluation kept in an artifact, or ``None``; one left by an earlier save is ignored."""
-    if EVALUATION not in read_stored(artifact).files:
+    folder = Path(artifact)
+    if EVALUATION not in verified_manifest(folder)["files"]:
         return None
-    return Evaluation.from_json(read_json(f"{artifact}/{EVALUATION}"))
+    return Evaluation.from_json(read_json(folder / EVALUATION))

@@ -12,6 +12,7 @@ from r2no._types import Operator
 from r2no.adaptation import AdaptedModel, readouts, score_readouts
 from r2no.data.window import Fields, Window, Windows
 from r2no.ensemble import DepthErrors
+from r2no.errors import ConfigError
 from r2no.report.data import Evaluation
 from r2no.report.example import example_json
 from r2no.report.packing import clean, rounded
@@ -56,6 +57,12 @@ class ScoringWatch:
 
     def __call__(self, numbers: range, window: Window, forecasts: Mapping[str, Tensor]) -> None:
         """Add a batch."""
+        missing = sorted(set(self.roles.values()) - set(forecasts))
+        if missing:
+            raise ConfigError(
+                f"`forecasts` must hold {missing} for the report, but got {sorted(forecasts)}. "
+                "Score at least the readouts of `r2no.adaptation.readouts(model)`."
+            )
         measured = list(self._fields.measured)
         target = window.target[..., measured]
         mask = torch.ones_like(target, dtype=torch.bool)
