@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint bench validate clean
+.PHONY: install demo test test-browser lint bench validate clean
 
 install: $(STAMP)
 
@@ -20,6 +20,12 @@ demo: install
 
 test: install lint
 	$(BIN)/python -m pytest
+
+# The report in a real browser, Debian's chromium; the tests speak to it over a pipe, so they need
+# no other package. R2NO_SCREENSHOTS=folder keeps the pictures.
+test-browser: install
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+	$(BIN)/python -m pytest -m browser tests/browser
 
 lint: install
 	$(BIN)/ruff format --check .

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from r2no import FourierCells, SpectralEnsemble
 from r2no.ensemble import FitBatch, quadratic_error, solve_nested
 from r2no.ensemble.nested import recentre, refit_levels
+from r2no.ensemble.ridge import ridge_path, ridge_solutions
 from r2no.ensemble.verdict import judge
 from r2no.errors import ConfigError, EmptySplitError
 from tests.ensemble.test_model import problem
@@ -170,3 +171,12 @@ def test_verdict_needs_agreement_of_the_blocks():
     assert mixed.decision == "keep the source"
     assert judge(torch.tensor([0.5]).double(), torch.ones(1).double()).decision == "keep the source"
     assert "keep the source" in str(mixed)
+
+
+def test_cholesky_solutions_are_those_of_the_path():
+    data = structured(0, 30, 0.3)
+    moments = nested(data).sums_.total().moments[0]
+    ridges = [1e-4, 1e-2, 1.0]
+    torch.testing.assert_close(ridge_solutions(moments, ridges), ridge_path(moments, ridges))
+    with pytest.raises(ConfigError, match="positive"):
+        ridge_solutions(moments, [0.0])

@@ -5,6 +5,7 @@ from typer.testing import CliRunner
 
 from r2no import errors
 from r2no.cli.main import app
+from r2no.report import stored_evaluation
 
 NAMES = {
     "persistence",
@@ -38,6 +39,19 @@ def test_demo_scores_every_readout_and_says_what_it_wrote(demo):
     for scores in results["readouts"].values():
         assert {"rmse", "frmse", "frmse_full", "rel_l2", "r2"} <= set(scores)
     assert {"fields.png", "depth_by_band.png", "retention.png"} <= {p.name for p in out.iterdir()}
+
+
+def test_demo_ends_with_a_small_report_of_the_same_scores(demo):
+    out, _, run = demo
+    assert f"{out}/report.html" in run.output.replace("\n", "")
+    page = (out / "report.html").read_text()
+    assert len(page) < 5_000_000
+    results = json.loads((out / "results.json").read_text())
+    stored = stored_evaluation(out / "wake.r2no")
+    assert stored is not None
+    assert stored.scores == results["readouts"]
+    assert [row["shared"] for row in stored.audit[1:]] == [{"train": 0}, {"train": 0, "fit": 0}]
+    assert all(f'data-readout="{name}"' in page for name in NAMES)
 
 
 def test_learned_methods_beat_persistence(demo):

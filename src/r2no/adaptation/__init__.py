@@ -6,20 +6,25 @@ from r2no.adaptation.config import AdaptSettings, EnsembleSettings, RepairSettin
 from r2no.adaptation.export import export
 from r2no.adaptation.model import AdaptedModel
 from r2no.adaptation.predict import write_predictions
-from r2no.adaptation.readouts import readouts, score_readouts
+from r2no.adaptation.readouts import Observer, readouts, score_readouts
+from r2no.adaptation.stored import StoredModel, read_stored, store_beside
 from r2no.adaptation.trajectories import Trajectories
 
 __all__ = [
     "AdaptSettings",
     "AdaptedModel",
     "EnsembleSettings",
+    "Observer",
     "RepairSettings",
+    "StoredModel",
     "Trajectories",
     "adapt",
     "export",
     "load",
+    "read_stored",
     "readouts",
     "score_readouts",
+    "store_beside",
     "update",
     "write_predictions",
 ]

@@ -16,11 +16,11 @@ from r2no import storage
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.model import AdaptedModel, IncludeSource
+from r2no.adaptation.stored import FORMAT, MANIFEST, read_stored
 from r2no.adaptation.trajectories import Trajectories
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
-from r2no.ensemble import DepthErrors, SpectralEnsemble
-from r2no.errors import ConfigError, FileDamagedError, FingerprintError
+from r2no.errors import ConfigError, FingerprintError
 from r2no.operators.packing import (
     SOURCE_FILE,
     check_describable,
@@ -29,13 +29,9 @@ from r2no.operators.packing import (
     save_source,
 )
 from r2no.repair import RepairUNet
-from r2no.spectral import FourierCells
 from r2no.training import load_operator, operator_fingerprint
 from r2no.training.operator import operator_identity
 
-FORMAT = "r2no.artifact/2"
-_READABLE = ("r2no.artifact/1", FORMAT)
-MANIFEST = "manifest.json"
 #: Largest difference of a source's answer, relative to its largest value, between two machines.
 _SAME_ANSWER = 1e-4
 
@@ -86,10 +82,9 @@ def load(
         ConfigError: if the artifact does not bring its source, or needs consent to make it.
     """
     folder = Path(path)
-    manifest = verified_manifest(folder)
-    settings = AdaptSettings(**manifest["settings"])
-    context, extra = storage.load_tensors(folder / "context.safetensors")
-    fields = _fields(manifest["fields"])
+    stored = read_stored(folder)
+    manifest, fields = stored.manifest, stored.fields
+    context, _ = storage.load_tensors(folder / "context.safetensors")
     if source is None:
         source = _own_source(folder, manifest, fields, trust_source)
         if not _same_answer(source, context):
@@ -102,45 +97,16 @@ def load(
             f"`source` is not the operator `{folder}` was fitted to: its weights or its answer to "
             "the stored history differ. Load the checkpoint named in the manifest."
         )
-    errors = DepthErrors(
-        FourierCells.from_state({"index": context["bands"]}, extra["bands"]),
-        fields.measured,
-        context["depth_errors"],
-        windows=extra["windows"],
-        frames=extra["frames"],
-    )
     return AdaptedModel(
         source,
-        _trajectories(folder, settings, context),
-        SpectralEnsemble.load(folder / "ensemble.safetensors"),
-        errors,
+        _trajectories(folder, stored.settings, context),
+        stored.ensemble,
+        stored.fit_errors,
         fields,
-        settings,
-        manifest["provenance"],
+        stored.settings,
+        stored.provenance,
         context["probe"],
     )
-
-
-def verified_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of an artifact whose files all have their hashes."""
-    if not (folder / MANIFEST).is_file():
-        raise FileDamagedError(
-            f"`{folder}` has no {MANIFEST}: it is not an artifact, or writing it was cut short. "
-            "Save the model again."
-        )
-    manifest: dict[str, Any] = storage.read_json(folder / MANIFEST)
-    if manifest.get("format") not in _READABLE:
-        raise FileDamagedError(
-            f"`{folder}` is of format {manifest.get('format')!r}, but this version reads "
-            f"{' and '.join(map(repr, _READABLE))}. Update r2no."
-        )
-    for name, expected in manifest["files"].items():
-        if not (folder / name).is_file() or storage.file_sha256(folder / name) != expected:
-            raise FileDamagedError(
-                f"`{folder / name}` is missing or was changed after it was written. "
-                "Restore the folder from a copy."
-            )
-    return manifest
 
 
 def _write_source(
@@ -208,13 +174,6 @@ def _context(model: AdaptedModel) -> tuple[dict[str, Tensor], dict[str, Any]]:
     }
     counts = {"windows": model.fit_errors.windows, "frames": model.fit_errors.frames}
     return tensors, {"bands": bands, **counts}
-
-
-def _fields(stored: dict[str, Any]) -> Fields:
-    values: dict[str, Any] = {
-        key: tuple(item) if isinstance(item, list) else item for key, item in stored.items()
-    }
-    return Fields(**values)
 
 
 def _trajectories(

@@ -4,17 +4,21 @@ Each is a weight array over the same columns: zeros give the source, a one-hot o
 weights a mean, one cell a global combination, many cells R2NO.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
+from torch import Tensor
 
 from r2no._types import Operator
 from r2no.adaptation.model import AdaptedModel
-from r2no.data.window import Windows, batches
+from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import DepthErrors, JointReadouts, SpectralEnsemble
 from r2no.metrics import Accumulator
 from r2no.spectral import FourierCells
 from r2no.training import Reporter
+
+#: Sees (window numbers, batch, forecasts by name) of each scored batch.
+Observer = Callable[[range, Window, Mapping[str, Tensor]], None]
 
 
 def readouts(model: AdaptedModel) -> dict[str, SpectralEnsemble]:
@@ -51,9 +55,12 @@ def score_readouts(
     chosen: Mapping[str, SpectralEnsemble],
     *,
     operators: Mapping[str, Operator] | None = None,
+    observe: Observer | None = None,
     reporter: Reporter | None = None,
 ) -> tuple[dict[str, dict[str, float]], DepthErrors]:
     """Score readouts, the source and other operators on a split, from one roll-out.
+
+    ``observe`` is shown every batch with its forecasts, so that reports need no second roll-out.
 
     Returns the metrics by name (``operators`` first, then ``finetuned`` for the source, then the
     readouts) and the errors by depth and band of the roll-out.
@@ -83,5 +90,7 @@ def score_readouts(
             forecasts |= dict(composition.results())
             for name, forecast in forecasts.items():
                 scores[name].update(forecast, window.target, window.mask)
+            if observe is not None:
+                observe(numbers, window, forecasts)
             step.advance(len(numbers))
     return {name: score.compute() for name, score in scores.items()}, errors

@@ -1,5 +1,9 @@
 """The parser that every command registers on, and the console they print to."""
 
+import shlex
+import sys
+from pathlib import Path
+
 import typer
 from rich.console import Console
 
@@ -14,3 +18,8 @@ console = Console()
 @app.callback()
 def _root() -> None:
     """Adapt simulation-pretrained neural operators to real measurements."""
+
+
+def command_line() -> str:
+    """This command as it was typed, for provenance."""
+    return shlex.join(["r2no", *sys.argv[1:]]) if Path(sys.argv[0]).stem in ("r2no", "main") else ""

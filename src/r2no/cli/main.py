@@ -18,9 +18,10 @@ from r2no.cli import (  # each registers itself
     evaluate,
     inspect,
     predict,
+    report,
     train,
 )
-from r2no.cli.app import app, console
+from r2no.cli.app import app, command_line, console
 from r2no.ensemble import Verdict
 from r2no.errors import R2NOError
 from r2no.training import Reporter
@@ -36,6 +37,7 @@ __all__ = [
     "inspect",
     "main",
     "predict",
+    "report",
     "train",
 ]
 
@@ -60,11 +62,16 @@ def demo(
     from r2no.experiments import DemoSettings, run_demo
 
     settings = DemoSettings(seed=seed, members=members, quick=quick, backbone=backbone)
-    results = run_demo(out, settings, reporter=Reporter())
+    results = run_demo(out, settings, reporter=Reporter(), command=command_line())
     console.print(_score_table(results["readouts"]))
     for note in _ensemble_notes(results["ensembles"]):
         console.print(note, highlight=False)
-    console.print(f"Wrote {out}/results.json, figures (*.png) and the artifact {out}/wake.r2no.")
+    console.print(
+        f"Wrote {out}/results.json, figures (*.png), the artifact {out}/wake.r2no and the page "
+        f"{out}/report.html.",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _score_table(readouts: dict[str, dict[str, float]]) -> Table:

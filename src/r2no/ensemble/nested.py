@@ -11,7 +11,7 @@ it helps. All partitions are unions of the finest cells, so every level comes fr
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from r2no.ensemble.blocks import Fold
 from r2no.ensemble.gram import GramSums
-from r2no.ensemble.ridge import quadratic_error, ridge_path
+from r2no.ensemble.ridge import quadratic_error, ridge_path, ridge_solutions
 from r2no.ensemble.verdict import Verdict, judge
 from r2no.errors import ConfigError, EmptySplitError
 from r2no.spectral import FourierCells
@@ -119,7 +119,7 @@ def refit_levels(
     sums: GramSums, finest: FourierCells, levels: Sequence[Size], penalties: Sequence[float]
 ) -> Float[Tensor, "cell channel column"]:
     """Fit given levels with given penalties on the total of ``sums``; on the finest cells."""
-    return _Search(sums, (), finest, ()).refit(levels, penalties)
+    return _Search(sums, (), finest, ()).refit(levels, penalties, solve=ridge_solutions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,12 +192,19 @@ class _Search:
                 return here
             tried |= {size: self.attempt(state, size) for size in fresh}
 
-    def refit(self, levels: Sequence[Size], penalties: Sequence[float]) -> Tensor:
+    def refit(
+        self,
+        levels: Sequence[Size],
+        penalties: Sequence[float],
+        *,
+        solve: Callable[..., Tensor] = ridge_path,
+    ) -> Tensor:
         """The chosen levels and penalties, fitted on all groups; on the finest cells."""
         size = self._all.shape[-1] - 1
         weights = self._all.new_zeros(*self._all.shape[:2], size)
         for level, ridge in zip(levels, penalties, strict=True):
-            weights = self._spread(self._path(self._all, weights, level, [ridge])[0], level)
+            path = self._path(self._all, weights, level, [ridge], solve)
+            weights = self._spread(path[0], level)
         return weights
 
     def attempt(self, state: _Step, size: Size) -> _Step:
@@ -221,15 +228,20 @@ class _Search:
         return _Step(size, self._grid[number], weights, errors[:, number])
 
     def _path(
-        self, moments: Tensor, start: Tensor, size: Size, grid: Sequence[float]
+        self,
+        moments: Tensor,
+        start: Tensor,
+        size: Size,
+        grid: Sequence[float],
+        solve: Callable[..., Tensor] = ridge_path,
     ) -> Float[Tensor, "ridge cell channel column"]:
         """Weights of a level for every penalty, starting from the finest-cell weights ``start``."""
         level = self._coarse(moments[None], size)[0]
         parent = self._gather(start, size)
-        return parent + ridge_path(recentre(level, parent), grid)
+        return parent + solve(recentre(level, parent), grid)
 
     def _map(self, size: Size) -> tuple[Int[Tensor, " finest"], int]:
-        """For each finest cell its cell in a coarser partition, and their number."""
+        """For each finest cell its cell among a partition's occupied ones, and their number."""
         if size not in self._maps:
             finest = self._finest
             cell = torch.zeros(finest.num_cells, dtype=torch.long)
@@ -239,7 +251,8 @@ class _Search:
                     finest.grid, radial=size[0], angular=size[1], extent=finest.extent
                 )
                 cell[finest.index.reshape(-1)] = coarse.index.reshape(-1)
-                number = coarse.num_cells
+                met, cell = cell.unique(return_inverse=True)
+                number = len(met)
             self._maps[size] = (cell, number)
         return self._maps[size]
 

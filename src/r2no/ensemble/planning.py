@@ -4,7 +4,8 @@ The error for the first d depths of m members follows from sub-blocks of the Gra
 error for fewer blocks of windows from fewer groups; nothing is rolled out again.
 """
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -58,6 +59,7 @@ def budget(ensemble: SpectralEnsemble) -> list[BudgetPoint]:
     columns, sums = ensemble.columns_, ensemble.sums_
     if columns is None or sums is None:
         raise NotFittedError("`budget` needs a fitted ensemble with its sums.")
+    ensemble, sums = _compact(ensemble)
     points = []
     for members in range(1, columns.members + 1):
         for depth in columns.depths:
@@ -87,6 +89,7 @@ def learning_curve(
     sums = ensemble.sums_
     if sums is None:
         raise NotFittedError("`learning_curve` needs a fitted ensemble with its sums.")
+    ensemble, sums = _compact(ensemble)
     generator = torch.Generator().manual_seed(seed)
     points = []
     for number in range(1, min(len(fit) for fit, _ in _folds(ensemble)) + 1):
@@ -104,6 +107,19 @@ def learning_curve(
         mean_windows = sum(windows) / len(windows)
         points.append(LearningPoint(mean_windows, number, float(values.mean()), spread))
     return points
+
+
+def _compact(ensemble: SpectralEnsemble) -> tuple[SpectralEnsemble, GramSums]:
+    """The ensemble and its sums without the cells that hold no coefficient."""
+    assert ensemble.sums_ is not None
+    occupied = ensemble.cells.occupied
+    number = torch.cumsum(occupied, 0) - 1
+    found = copy.copy(ensemble)
+    found.cells = replace(
+        ensemble.cells, index=number[ensemble.cells.index], num_cells=int(occupied.sum())
+    )
+    found.sums_ = replace(ensemble.sums_, moments=ensemble.sums_.moments[:, occupied])
+    return found, found.sums_
 
 
 def _folds(ensemble: SpectralEnsemble) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:

@@ -56,6 +56,27 @@ def ridge_path(
     return weights.reshape(len(ridges), *lead, size)
 
 
+def ridge_solutions(
+    moments: Float[Tensor, "*cells column_and_target column_and_target"], ridges: Sequence[Number]
+) -> Float[Tensor, "ridge *cells_column"]:
+    """As :func:`ridge_path` to rounding, by a Cholesky factor per penalty; all must be positive.
+
+    For a few penalties many times faster than a decomposition into eigenvectors.
+    """
+    if any(not ridge > 0 for ridge in ridges) or not ridges:
+        raise ConfigError(f"`ridges` must be positive numbers, but got {tuple(ridges)}.")
+    size = moments.shape[-1] - 1
+    weights = moments.new_zeros(len(ridges), *moments.shape[:-2], size)
+    trace = moments.diagonal(dim1=-2, dim2=-1)[..., :-1].sum(-1)
+    live = trace > 0
+    unit = moments[live] / trace[live][:, None, None]
+    for number, ridge in enumerate(ridges):
+        shifted = unit[:, :-1, :-1] + torch.eye(size, dtype=unit.dtype) * (ridge / size)
+        factor = torch.linalg.cholesky(shifted)
+        weights[number, live] = torch.cholesky_solve(unit[:, :-1, -1:], factor)[..., 0]
+    return weights
+
+
 def quadratic_error(
     moments: Float[Tensor, "*#cells column_and_target column_and_target"],
     weights: Float[Tensor, "*#cells column"],

@@ -24,7 +24,15 @@ from r2no.data import WakeData, make_wake
 from r2no.data.wake import WakeSettings
 from r2no.data.window import Windows, collate
 from r2no.ensemble import DepthErrors, SpectralEnsemble
-from r2no.report import plot_depth_bands, plot_fields, plot_retention
+from r2no.report import (
+    ScoringWatch,
+    audit_splits,
+    plot_depth_bands,
+    plot_fields,
+    plot_retention,
+    store_evaluation,
+    write_report,
+)
 from r2no.training import Persistence, PhysicalOperator, Reporter, TrainSettings, train_operator
 from r2no.training.backbone import fit_normalisers
 
@@ -93,9 +101,15 @@ class DemoSettings:
 
 
 def run_demo(
-    out: PathLike, settings: DemoSettings | None = None, *, reporter: Reporter | None = None
+    out: PathLike,
+    settings: DemoSettings | None = None,
+    *,
+    reporter: Reporter | None = None,
+    command: str = "",
 ) -> dict[str, Any]:
     """Run every step that is not done yet and return the results, also in ``out/results.json``.
+
+    The page ``out/report.html`` shows them; ``command`` is what it names as its origin.
 
     Steps keep their work under ``out``; a run that was killed goes on where it stopped and ends
     with the same numbers.
@@ -118,16 +132,23 @@ def run_demo(
     chosen = {**readouts(model), "r2no_published": model.ensemble.derive(ridge="auto")}
     fields = model.fields
     persistence = Persistence(fields.horizon_frames, len(fields.channels))
+    watch = ScoringWatch(model, wake.real_test)
     scores, errors = score_readouts(
         model,
         wake.real_test,
         chosen,
         operators={"persistence": persistence, "pretrained": pretrained},
+        observe=watch,
         reporter=reporter,
     )
     results = _results(settings, wake, model, chosen, scores, errors)
-    model.save(out / "wake.r2no")
+    artifact = model.save(out / "wake.r2no")
     _figures(out, model, wake.real_test, chosen, errors)
+    splits = {"train": wake.real_train, "fit": wake.real_fit, "test": wake.real_test}
+    evaluation = watch.finish(scores, errors, audit=audit_splits(splits))
+    store_evaluation(artifact, evaluation)
+    title = "Wake demo (measurements are a simulated stand-in)"
+    write_report(artifact, out / "report.html", title=title, command=command, reporter=reporter)
     storage.write_json(out / "results.json", results)
     return results
 

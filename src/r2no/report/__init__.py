@@ -1,14 +1,33 @@
-"""Figures from fitted models and result rows; the only home of matplotlib (M9, M10)."""
+"""Figures from fitted models and result rows, and the report page; the only home of matplotlib.
 
+``collect`` gathers what a report shows (:class:`ReportData`), ``render`` draws it as one HTML
+file, ``write_report`` does both (M9, M10).
+"""
+
+from r2no.report.audit import audit_splits
+from r2no.report.collect import collect
 from r2no.report.curves import Curve, Labels, plot_curves, plot_frames
+from r2no.report.data import Evaluation, ReportData, store_evaluation, stored_evaluation
 from r2no.report.plots import plot_depth_bands, plot_fields, plot_retention
+from r2no.report.render import render, write_report
+from r2no.report.watch import ScoringWatch, evaluate
 
 __all__ = [
     "Curve",
+    "Evaluation",
     "Labels",
+    "ReportData",
+    "ScoringWatch",
+    "audit_splits",
+    "collect",
+    "evaluate",
     "plot_curves",
     "plot_depth_bands",
     "plot_fields",
     "plot_frames",
     "plot_retention",
+    "render",
+    "store_evaluation",
+    "stored_evaluation",
+    "write_report",
 ]

@@ -1,0 +1,143 @@
+"""The retention map as numbers: cells, their weights, what they hold and what is done there."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from r2no.ensemble import SpectralEnsemble, on_plane, retention
+from r2no.errors import NotFittedError
+from r2no.report.packing import pack_floats, pack_numbers, rounded
+from r2no.spectral import FourierCells
+
+#: A nested fit is shown on cells at least this fine (bands, sectors), if its finest allow.
+_LEAST = (16, 8)
+
+
+def cells_json(ensemble: SpectralEnsemble, names: list[str], *, frames: int) -> dict[str, Any]:
+    """Every occupied cell with its weights by column, its share of the error and the gain.
+
+    A nested fit is shown on the cells of its last level (``level``: those between which weights
+    differ), or on finer ones if that level is coarse, since the gain differs within them. The axes
+    of ``gain``, ``change``, ``share`` and ``weights`` are lead time, channel, cell (and column).
+    Groups of lead time with weights of their own lie inside the ensemble's channel axis.
+
+    Args:
+        ensemble: Fitted; without sums only the weights are known.
+        names: Of the measured channels.
+        frames: Forecast frames.
+    """
+    shown = _on_shown_cells(ensemble)
+    columns, weights = shown.columns_, shown.weights_
+    assert columns is not None
+    assert weights is not None
+    occupied = shown.cells.occupied.nonzero()[:, 0]
+    groups = weights.shape[1] // shown.cells.weight_channels(len(names))
+
+    def arranged(values: Tensor) -> Tensor:
+        """(cell, channel and group, ...) as (group, channel, cell, ...)."""
+        parts = values[occupied].unflatten(1, (-1, groups))
+        parts = parts.expand(-1, len(names), *parts.shape[2:])
+        return parts.movedim(0, 2).movedim(0, 1)
+
+    return {
+        "leads": _lead_names(frames, groups),
+        "channels": names,
+        "members": columns.members,
+        "depths": list(columns.depths),
+        "base": columns.base,
+        "level": list(_level(ensemble)),
+        "plane": pack_numbers(_plane(shown, occupied)),
+        "cells": [_describe(shown.cells, int(cell)) for cell in occupied],
+        "weights": pack_floats(arranged(weights)),
+        **{name: rounded(arranged(values)) for name, values in _effects(shown).items()},
+    }
+
+
+def _lead_names(frames: int, groups: int) -> list[str]:
+    """Runs of nearly equal length, as the ensemble cuts them."""
+    if groups == 1:
+        return ["all forecast frames"]
+    ends = [round(number * frames / groups) for number in range(groups + 1)]
+    return [f"frames {start + 1} to {stop}" for start, stop in pairwise(ends)]
+
+
+def _effects(shown: SpectralEnsemble) -> dict[str, Tensor]:
+    """Gain, change and share by (cell, channel); NaN where the sums are not kept."""
+    if shown.sums_ is None:
+        assert shown.weights_ is not None
+        unknown = torch.full(shown.weights_.shape[:2], torch.nan)
+        return {"gain": unknown, "change": unknown, "share": unknown}
+    found = retention(shown)
+    return {"gain": found.gain, "change": found.change, "share": found.share}
+
+
+def _level(ensemble: SpectralEnsemble) -> tuple[int, int]:
+    """Bands and sectors between which the weights differ."""
+    if ensemble.nested_ is None:
+        return max(ensemble.cells.radial, 1), max(ensemble.cells.angular, 1)
+    levels = ensemble.nested_.levels
+    radial, angular = levels[-1] if levels else (1, 1)
+    return max(radial, 1), max(angular, 1)
+
+
+def _on_shown_cells(ensemble: SpectralEnsemble) -> SpectralEnsemble:
+    """The same weights on coarser cells, where a nested fit has them equal within these."""
+    fine = ensemble.cells
+    if ensemble.weights_ is None:
+        raise NotFittedError("`ensemble` is not fitted yet, so there are no weights to show.")
+    if ensemble.nested_ is None:
+        return ensemble
+    radial, angular = (
+        max(used, _halved(finest, least))
+        for used, finest, least in zip(
+            _level(ensemble), (fine.radial, fine.angular), _LEAST, strict=True
+        )
+    )
+    size = {"radial": radial, "angular": angular}
+    coarse = FourierCells.polar(
+        fine.grid, **size, extent=fine.extent, shared_channels=fine.shared_channels
+    )
+    parent = torch.zeros(fine.num_cells, dtype=torch.long)
+    parent[fine.index.reshape(-1)] = coarse.index.reshape(-1)
+    shown = SpectralEnsemble(coarse, 0.0, ensemble.measured)
+    shown.columns_ = ensemble.columns_
+    shown.weights_ = ensemble.weights_.new_zeros(coarse.num_cells, *ensemble.weights_.shape[1:])
+    occupied = fine.occupied
+    shown.weights_[parent[occupied]] = ensemble.weights_[occupied]
+    if ensemble.sums_ is not None:
+        shown.sums_ = ensemble.sums_.total().with_index(parent, coarse.num_cells)
+    return shown
+
+
+def _halved(number: int, least: int) -> int:
+    """``number`` halved as often as it stays even and at least ``least``."""
+    while number % 2 == 0 and number // 2 >= least:
+        number //= 2
+    return number
+
+
+def _plane(shown: SpectralEnsemble, occupied: Tensor) -> Tensor:
+    """Number of the cell at each wavenumber, top row first; one row by radius unless 2-D."""
+    place = torch.zeros(shown.cells.num_cells, dtype=torch.float64)
+    place[occupied] = torch.arange(len(occupied), dtype=torch.float64)
+    if len(shown.cells.grid) != 2:
+        return torch.arange(len(occupied))[None]
+    return on_plane(place, shown).flip(0).long()
+
+
+def _describe(cells: FourierCells, cell: int) -> dict[str, Any]:
+    """Range of radius (in Nyquist frequencies) and orientation (degrees), and the size."""
+    radial, angular = max(cells.radial, 1), max(cells.angular, 1)
+    band, sector = divmod(cell, angular)
+    reach = math.sqrt(len(cells.grid))
+    step = (reach if cells.extent == "corner" else 1.0) / radial
+    last = reach if band == radial - 1 else (band + 1) * step
+    turn = 180.0 / angular
+    return {
+        "radius": [round(band * step, 4), round(last, 4)],
+        "angle": [round(sector * turn, 2), round((sector + 1) * turn, 2)],
+        "size": int(cells.sizes[cell]),
+    }

@@ -1,0 +1,116 @@
+"""What a report shows: two plain dataclasses, JSON-able, apart from how it is drawn."""
+
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from r2no._types import PathLike
+from r2no.adaptation import store_beside
+from r2no.adaptation.stored import verified_manifest
+from r2no.errors import FileDamagedError
+from r2no.report.packing import clean
+from r2no.storage import read_json
+
+EVALUATION = "evaluation.json"
+_FORMAT = "r2no.evaluation/1"
+
+#: A JSON object.
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one pass over a scored split found.
+
+    Attributes:
+        split: Name of the split.
+        windows: Number of its windows.
+        trajectories: Number of its trajectories.
+        fingerprint: Hash of its data.
+        gaps: Share of the measured channels' target values that are missing.
+        scores: Metrics by readout.
+        roles: Which readouts are the ``source``, the best common depth (``irno``) and ``r2no``.
+        depth_change: Change of the regional fRMSE in percent (M10), [depth][band].
+        spectra: ``radius`` and, by role and for the ``target``, the root mean square by ring.
+        lead: RMSE by role and forecast frame.
+        regions: RMSE near the edges and inside, by channel and role; ``width`` of the edge.
+        example: One window: fields by channel and frame, packed.
+        audit: One row per data split.
+    """
+
+    split: str
+    windows: int
+    trajectories: int
+    fingerprint: str
+    gaps: float
+    scores: dict[str, dict[str, float | None]]
+    roles: dict[str, str]
+    depth_change: list[list[float | None]]
+    spectra: Json
+    lead: dict[str, list[float | None]]
+    regions: Json
+    example: Json
+    audit: list[Json] = field(default_factory=list)
+
+    def to_json(self) -> Json:
+        """Strict JSON: no NaN."""
+        return clean({"format": _FORMAT, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, content: Json) -> "Evaluation":
+        """Inverse of :meth:`to_json`."""
+        if content.get("format") != _FORMAT:
+            raise FileDamagedError(
+                f"`content` must be of format {_FORMAT!r}, but is {content.get('format')!r}. "
+                "Score the model again with this version."
+            )
+        return cls(**{part.name: content[part.name] for part in fields(cls)})
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """Everything on the page; all but ``evaluation`` follows from an artifact alone.
+
+    Attributes:
+        title: Of the page.
+        verdict: Decision, gain, interval and blocks, or ``None`` for a published fit.
+        fit: Windows, blocks, members, steps, cells and levels of the fit.
+        fields: Grid, frames, channels and units.
+        retention: Cells, weights and what they do, see :func:`r2no.report.cells.cells_json`.
+        depth_change: As in :class:`Evaluation`, but on the fit split.
+        budget: Held-out error against evaluations of the repair module.
+        learning: Held-out error against windows.
+        audit: One row per data split.
+        provenance: Hashes, seeds, versions, settings, command.
+        evaluation: Scores and fields on data that were not fitted, if any were given.
+    """
+
+    title: str
+    verdict: Json | None
+    fit: Json
+    fields: Json
+    retention: Json
+    depth_change: list[list[float | None]]
+    budget: list[Json]
+    learning: list[Json]
+    audit: list[Json]
+    provenance: Json
+    evaluation: Evaluation | None = None
+
+    def to_json(self) -> Json:
+        """Strict JSON: no NaN."""
+        evaluation = None if self.evaluation is None else self.evaluation.to_json()
+        return {**clean(asdict(self)), "evaluation": evaluation}
+
+
+def store_evaluation(artifact: PathLike, evaluation: Evaluation) -> None:
+    """Keep an evaluation inside an artifact, so that its report needs neither source nor data."""
+    store_beside(artifact, EVALUATION, evaluation.to_json())
+
+
+def stored_evaluation(artifact: PathLike) -> Evaluation | None:
+    """The evaluation kept in an artifact, or ``None``; one left by an earlier save is ignored."""
+    folder = Path(artifact)
+    if EVALUATION not in verified_manifest(folder)["files"]:
+        return None
+    return Evaluation.from_json(read_json(folder / EVALUATION))

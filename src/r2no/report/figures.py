@@ -1,0 +1,204 @@
+"""The page's charts and static pictures, one function each."""
+
+import base64
+import math
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from r2no.report.charts import Axes, Line, interval_chart, line_chart
+from r2no.report.colours import picture
+from r2no.report.data import Evaluation, ReportData
+from r2no.report.packing import unpack
+from r2no.report.wording import ROLES
+
+_FORECASTS = ("source", "r2no")
+
+#: Share of the errors within the colour scale; the rest, often outliers of measurement, is clipped.
+_COVERED = 0.995
+
+_STYLES = {"source": 0, "irno": 1, "r2no": 2, "target": 5}
+
+
+def interval(verdict: dict[str, Any] | None) -> Markup:
+    """The estimated gain with its interval; nothing if there is none."""
+    ends = () if verdict is None else (verdict["gain"], *verdict["interval"])
+    if not ends or any(end is None or not math.isfinite(end) for end in ends):
+        return Markup()
+    axes = Axes("Gain over the source with its 90 % interval", "reduction of the RMSE (%)", "")
+    gain, low, high = (100 * end for end in ends)
+    return interval_chart(gain, low, high, axes)
+
+
+def depth_bands(change: list[list[float | None]]) -> Markup:
+    """The paper's first figure: change of fRMSE by depth, each band's minimum marked (M10)."""
+    lines = []
+    bands = len(change[0])
+    for band in range(bands):
+        values = [row[band] for row in change]
+        known = [(value, depth) for depth, value in enumerate(values) if value is not None]
+        if not known:
+            continue
+        end = {0: " (lowest wavenumbers)", bands - 1: " (highest)"}.get(band, "")
+        label = f"band {band + 1}{end}"
+        best = (min(known)[1],)
+        lines.append(Line(label, range(len(values)), values, band, marks=best, plain=True))
+    axes = Axes(
+        "Change of the spectral error by depth of the repair loop, one curve per band",
+        "depth of the repair loop",
+        "change of fRMSE (%)",
+        whole=True,
+        level=0.0,
+    )
+    return line_chart(lines, axes)
+
+
+def spectra(evaluation: Evaluation) -> Markup:
+    """Root mean square error by radius, beside the size of the measured field itself."""
+    found = evaluation.spectra
+    lines = [Line(ROLES[role], found["radius"], found[role], _STYLES[role]) for role in ROLES]
+    measured = Line("measured field", found["radius"], found["target"], 5, plain=True)
+    axes = Axes(
+        "Error spectra: root mean square error by radius of the wavenumber",
+        "radius (1 = Nyquist)",
+        "RMS error by wavenumber",
+        log=True,
+    )
+    return line_chart([*lines, measured], axes)
+
+
+def relative_spectra(evaluation: Evaluation) -> Markup:
+    """The same against the source, where small changes can be seen."""
+    found = evaluation.spectra
+    lines = [
+        Line(
+            ROLES[role],
+            found["radius"],
+            [
+                None if after is None or not before else 100 * (after / before - 1)
+                for after, before in zip(found[role], found["source"], strict=True)
+            ],
+            _STYLES[role],
+        )
+        for role in ("irno", "r2no")
+    ]
+    axes = Axes(
+        "Change of the error against the source by radius of the wavenumber",
+        "radius (1 = Nyquist)",
+        "change of the error (%)",
+        level=0.0,
+    )
+    return line_chart(lines, axes)
+
+
+def lead_time(evaluation: Evaluation, time_step: float) -> Markup:
+    """RMSE by forecast frame."""
+    lines = [
+        Line(
+            ROLES[role],
+            [round((frame + 1) * time_step, 9) for frame in range(len(values))],
+            values,
+            _STYLES[role],
+        )
+        for role, values in evaluation.lead.items()
+    ]
+    label = "lead time (frames)" if time_step == 1 else "lead time"
+    return line_chart(lines, Axes("RMSE by lead time", label, "RMSE"))
+
+
+def budget(points: list[dict[str, Any]]) -> Markup:
+    """Held-out error against evaluations, a curve for each number of members."""
+    lines = []
+    for style, members in enumerate(sorted({point["members"] for point in points})):
+        mine = [point for point in points if point["members"] == members]
+        lines.append(
+            Line(
+                f"{members} member{'s' if members > 1 else ''}",
+                [point["evaluations"] for point in mine],
+                [_hundred(point["error"]) for point in mine],
+                style % 6,
+            )
+        )
+    axes = Axes(
+        "Held-out error against evaluations of the repair module",
+        "evaluations of the repair module",
+        "RMSE (% of the source's)",
+        whole=True,
+        level=100.0,
+    )
+    return line_chart(lines, axes)
+
+
+def learning(points: list[dict[str, Any]]) -> Markup:
+    """Held-out error against the number of windows fitted on."""
+    line = Line(
+        "mean of the draws, one standard deviation around it",
+        [point["windows"] for point in points],
+        [_hundred(point["error"]) for point in points],
+        2,
+        spread=[_hundred(point["spread"]) for point in points],
+    )
+    axes = Axes(
+        "Held-out error against the number of windows fitted on",
+        "windows fitted on",
+        "RMSE (% of the source's)",
+        whole=True,
+        level=100.0,
+    )
+    return line_chart([line], axes)
+
+
+def _hundred(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def retention_pictures(data: ReportData) -> list[dict[str, Any]]:
+    """The map of each channel as a picture, for pages without script."""
+    found = data.retention
+    plane = _numbers(found["plane"])
+    reach = gain_reach(found)
+    return [
+        {
+            "channel": name,
+            "src": picture(_floats(gain)[plane], "signed", -reach, reach),
+        }
+        for name, gain in zip(found["channels"], found["gain"][0], strict=True)
+    ]
+
+
+def gain_reach(found: dict[str, Any]) -> float:
+    """Half-width of the colour scale of the gains: what covers 98 % of the cells."""
+    values = np.abs(_floats([v for lead in found["gain"] for row in lead for v in row]))
+    known = values[np.isfinite(values)]
+    return max(0.02, float(f"{np.quantile(known, 0.98):.2g}")) if known.size else 1.0
+
+
+def example_pictures(evaluation: Evaluation) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """First channel, last frame as pictures by name; and the scales of every channel."""
+    scales = []
+    for channel in evaluation.example["channels"]:
+        fields = {name: unpack(packed) for name, packed in channel["fields"].items()}
+        low = min(float(np.nanmin(values, initial=np.inf)) for values in fields.values())
+        high = max(float(np.nanmax(values, initial=-np.inf)) for values in fields.values())
+        errors = np.stack([np.abs(fields[name] - fields["target"]) for name in _FORECASTS])
+        known = errors[np.isfinite(errors)]
+        reach = (float(np.quantile(known, _COVERED)) if known.size else 0.0) or 1.0
+        scales.append({"low": low, "high": high, "reach": reach})
+    first, scale = evaluation.example["channels"][0]["fields"], scales[0]
+    last = {name: unpack(packed)[-1] for name, packed in first.items()}
+    shown: dict[str, Any] = {}
+    for name in ("target", *_FORECASTS):
+        shown[name] = picture(last[name], "field", scale["low"], scale["high"])
+        if name != "target":
+            error = last[name] - last["target"]
+            shown[f"{name}_error"] = picture(error, "signed", -scale["reach"], scale["reach"])
+    return shown, scales
+
+
+def _numbers(packed: dict[str, Any]) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(packed["data"]), "<u2").reshape(packed["shape"])
+
+
+def _floats(values: list[float | None]) -> np.ndarray:
+    return np.array([np.nan if value is None else value for value in values])

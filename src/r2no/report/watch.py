@@ -1,0 +1,197 @@
+"""ScoringWatch: what the report needs of a scored split, gathered during the one scoring pass."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from r2no._types import Operator
+from r2no.adaptation import AdaptedModel, readouts, score_readouts
+from r2no.data.window import Fields, Window, Windows
+from r2no.ensemble import DepthErrors
+from r2no.errors import ConfigError
+from r2no.report.data import Evaluation
+from r2no.report.example import example_json
+from r2no.report.packing import clean, rounded
+from r2no.spectral import FourierCells, cell_energy, count_coefficients
+from r2no.training import Reporter
+
+
+class ScoringWatch:
+    """Observer of :func:`r2no.adaptation.score_readouts`; :meth:`finish` gives the evaluation.
+
+    Keeps sums by ring, frame and region, and one window's fields, so memory does not grow.
+
+    Args:
+        model: The model that is scored.
+        windows: The split that is scored.
+        window: Number of the window whose fields are kept; default the middle one.
+    """
+
+    def __init__(self, model: AdaptedModel, windows: Windows, *, window: int | None = None) -> None:
+        fields = model.fields
+        self._fields, self._windows = fields, windows
+        self._number = len(windows) // 2 if window is None else window
+        self.roles = {
+            "source": "finetuned",
+            "irno": "irno_selected",
+            "r2no": f"r2no_m{len(model.trajectories.modules)}",
+        }
+        self._rings = FourierCells.bands(
+            fields.grid, num_bands=min(24, max(4, min(fields.grid) // 2))
+        )
+        self._edge = edge_width(fields)
+        self._border = border(fields, self._edge)
+        named = [*self.roles, "target"]
+        channels = len(fields.measured)
+        self._energy = {
+            name: torch.zeros(self._rings.num_cells, dtype=torch.float64) for name in named
+        }
+        shape = (fields.horizon_frames, 2, channels)
+        self._squared = {name: torch.zeros(shape, dtype=torch.float64) for name in self.roles}
+        self._points = torch.zeros(shape, dtype=torch.float64)
+        self._kept: dict[str, Tensor] = {}
+
+    def __call__(self, numbers: range, window: Window, forecasts: Mapping[str, Tensor]) -> None:
+        """Add a batch."""
+        missing = sorted(set(self.roles.values()) - set(forecasts))
+        if missing:
+            raise ConfigError(
+                f"`forecasts` must hold {missing} for the report, but got {sorted(forecasts)}. "
+                "Score at least the readouts of `r2no.adaptation.readouts(model)`."
+            )
+        measured = list(self._fields.measured)
+        target = window.target[..., measured]
+        mask = torch.ones_like(target, dtype=torch.bool)
+        if window.mask is not None:
+            mask = window.mask[..., measured]
+        zero = target.new_zeros(())
+        self._energy["target"] += self._by_ring(torch.where(mask, target, zero))
+        self._points += self._by_region(mask.double())
+        place = self._number - numbers.start if self._number in numbers else None
+        for role, name in self.roles.items():
+            forecast = forecasts[name][..., measured]
+            error = torch.where(mask, forecast - target, zero)
+            self._energy[role] += self._by_ring(error)
+            self._squared[role] += self._by_region(error.double() ** 2)
+            if place is not None:
+                self._kept[role] = forecast[place].cpu().clone()
+        if place is not None:
+            self._kept["target"] = torch.where(mask, target, torch.nan)[place].cpu().clone()
+
+    def _by_ring(self, field: Float[Tensor, "batch time *space_channel"]) -> Tensor:
+        return cell_energy(field, self._rings).sum((0, 2)).cpu()
+
+    def _by_region(
+        self, values: Float[Tensor, "batch time *space_channel"]
+    ) -> Float[Tensor, "time region channel"]:
+        """Sums over windows and the points of the edge (0) and of the interior (1)."""
+        flat = values.sum(0).flatten(1, -2).cpu()
+        return torch.stack([flat[:, self._border].sum(1), flat[:, ~self._border].sum(1)], 1)
+
+    def finish(
+        self,
+        scores: Mapping[str, Mapping[str, float]],
+        errors: DepthErrors,
+        *,
+        split: str = "test",
+        audit: list[dict[str, Any]] | None = None,
+    ) -> Evaluation:
+        """The evaluation of all batches seen.
+
+        Args:
+            scores: By readout, as :func:`r2no.adaptation.score_readouts` returns them.
+            errors: By depth and band, from the same pass.
+            split: Name of the split.
+            audit: Rows of :func:`r2no.report.audit_splits`, if made.
+        """
+        origins = self._windows.origins
+        total = self._windows_points()
+        return Evaluation(
+            split=split,
+            windows=len(self._windows),
+            trajectories=len(origins[:, 0].unique()),
+            fingerprint=self._windows.fingerprint,
+            gaps=1 - float(self._points.sum()) / total,
+            scores=clean({name: dict(values) for name, values in scores.items()}),
+            roles=self.roles,
+            depth_change=rounded(errors.change()[0]),
+            spectra=self._spectra(),
+            lead={name: rounded(self._rmse(name, (1, 2))) for name in self.roles},
+            regions=self._regions(),
+            example=example_json(
+                self._kept, self._fields, number=self._number, origin=origins[self._number].tolist()
+            ),
+            audit=audit or [],
+        )
+
+    def _windows_points(self) -> int:
+        fields = self._fields
+        values = math.prod(fields.grid) * fields.horizon_frames * len(fields.measured)
+        return len(self._windows) * values
+
+    def _rmse(self, role: str, over: tuple[int, ...]) -> Tensor:
+        return (self._squared[role].sum(over) / self._points.sum(over)).sqrt()
+
+    def _spectra(self) -> dict[str, Any]:
+        fields, rings = self._fields, self._rings
+        channels = len(fields.measured)
+        counts = count_coefficients(rings, frames=fields.horizon_frames, channels=channels)
+        centre = (torch.arange(rings.num_cells) + 0.5) * math.sqrt(len(fields.grid))
+        return {
+            "radius": rounded(centre / rings.num_cells),
+            **{
+                name: rounded((energy / (counts * len(self._windows))).sqrt())
+                for name, energy in self._energy.items()
+            },
+        }
+
+    def _regions(self) -> dict[str, Any]:
+        names = [self._fields.channels[channel] for channel in self._fields.measured]
+        rows: list[dict[str, Any]] = []
+        for label, channel in (("all", None), *((name, n) for n, name in enumerate(names))):
+            if channel is None and len(names) == 1:
+                continue
+            kept = slice(None) if channel is None else slice(channel, channel + 1)
+            for region, place in (("edge", 0), ("interior", 1)):
+                points = self._points[:, place, kept].sum()
+                values = {
+                    role: rounded((squared[:, place, kept].sum() / points).sqrt())
+                    for role, squared in self._squared.items()
+                }
+                rows.append({"channel": label, "region": region, **values})
+        return {"width": self._edge, "rows": rows}
+
+
+def edge_width(fields: Fields) -> int:
+    """Points from the border that count as edge: a twelfth of the shortest side, at least one."""
+    return max(1, min(fields.grid) // 12)
+
+
+def border(fields: Fields, width: int) -> Bool[Tensor, " point"]:
+    """True at the points of the grid, in one row, within ``width`` of its border."""
+    near = torch.zeros(fields.grid, dtype=torch.bool)
+    for axis, size in enumerate(fields.grid):
+        place = torch.arange(size)
+        close = (place < width) | (place >= size - width)
+        near |= close.reshape([-1 if other == axis else 1 for other in range(near.ndim)])
+    return near.reshape(-1)
+
+
+def evaluate(
+    model: AdaptedModel,
+    windows: Windows,
+    *,
+    operators: Mapping[str, Operator] | None = None,
+    split: str = "test",
+    reporter: Reporter | None = None,
+) -> Evaluation:
+    """Score a model and its baselines on a split for the report, in one streamed pass."""
+    watch = ScoringWatch(model, windows)
+    scores, errors = score_readouts(
+        model, windows, readouts(model), operators=operators, observe=watch, reporter=reporter
+    )
+    return watch.finish(scores, errors, split=split)

@@ -1,0 +1,256 @@
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from r2no.adaptation import load, read_stored
+from r2no.cli.main import app
+from r2no.errors import ConfigError, FileDamagedError
+from r2no.report import (
+    Evaluation,
+    ReportData,
+    audit_splits,
+    collect,
+    render,
+    store_evaluation,
+    stored_evaluation,
+    write_report,
+)
+from r2no.report.charts import Axes, Line, line_chart
+from r2no.report.wording import METRICS, headline
+from tests.report import toy
+
+
+@pytest.fixture(scope="module")
+def data() -> ReportData:
+    return collect(toy.model(), evaluation=toy.evaluation(gaps=True), title="Toy & <co>")
+
+
+@pytest.fixture(scope="module")
+def page(data) -> str:
+    return render(data)
+
+
+def without_script(page: str) -> str:
+    return re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+
+
+def payload(page: str) -> dict:
+    text = re.search(r'<script type="application/json" id="payload">(.*?)</script>', page)[1]
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+# -- the page ------------------------------------------------------------------------------------
+
+
+def test_page_says_everything_without_script(page, data):
+    plain = without_script(page)
+    assert headline(data).line in plain
+    for name in data.evaluation.scores:
+        assert f'data-readout="{name}"' in plain
+    sections = ["verdict", "scores", "retention", "errors", "fields"]
+    for section in [*sections, "planning", "audit", "provenance"]:
+        assert f'<section id="{section}"' in plain
+    assert plain.index('id="verdict"') < plain.index('id="scores"')
+    assert plain.count("<svg viewBox") >= 7  # interval, spectra (two), depth, lead, budget, data
+    assert len(re.findall(r'<img[^>]* src="data:image/png', plain)) >= 7  # maps, fields, scales
+    assert data.provenance["hashes"]["source"] in plain
+
+
+def test_page_asks_for_nothing_outside_itself(page):
+    assert "http://" not in page
+    assert "https://" not in page
+    addresses = re.findall(r'(?:src|href|action|data)="([^"]*)"', without_script(page))
+    assert addresses
+    assert all(address.startswith(("#", "data:image/png;base64,")) for address in addresses)
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_policy_allows_the_pages_own_script_and_style_only(page):
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)[1]
+    policy = policy.replace("&#39;", "'")
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+    script = re.search(r"<script>(.*?)</script>", page, flags=re.DOTALL)[1]
+    style = re.search(r"<style>(.*?)</style>", page, flags=re.DOTALL)[1]
+    for text in (script, style):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert " style=" not in without_script(page)  # the policy would drop it
+
+
+def test_names_are_shown_and_never_run(page):
+    assert page.count("<script") == 2
+    assert "alert(&#34;x&#34;)" in page
+    assert "<b>" not in page
+    assert "Toy &amp; &lt;co&gt;" in page
+    assert payload(page)["retention"]["channels"][1] == toy.HOSTILE
+
+
+def test_same_data_give_the_same_page(page, data):
+    assert render(data) == page
+    assert render(collect(toy.model(), evaluation=toy.evaluation(True), title="Toy & <co>")) == page
+
+
+def test_report_of_nan_scores_says_so(data):
+    scores = {name: dict(row) for name, row in data.evaluation.scores.items()}
+    shown = [key for key, _, _ in METRICS]
+    unknown = sum(scores["irno_final"][key] is None for key in shown)
+    scores["irno_final"]["rmse"] = None
+    page = render(replace(data, evaluation=replace(data.evaluation, scores=scores)))
+    row = re.search(r'data-readout="irno_final".*?</tr>', page, flags=re.DOTALL)[0]
+    assert row.count("n/a") == unknown + 2  # the score and its change
+    assert not re.search(r"\bnan\b", without_script(page), flags=re.IGNORECASE)
+
+
+def test_evaluation_survives_json():
+    before = toy.evaluation(gaps=True)
+    text = json.dumps(before.to_json(), allow_nan=False)
+    assert Evaluation.from_json(json.loads(text)).to_json() == before.to_json()
+    with pytest.raises(FileDamagedError, match="format"):
+        Evaluation.from_json({**before.to_json(), "format": "other"})
+
+
+def test_scripts_are_valid():
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    for script in (files("r2no.report") / "templates").iterdir():
+        if script.name.endswith(".js"):
+            subprocess.run([node, "--check", str(script)], check=True)
+
+
+# -- the verdict ---------------------------------------------------------------------------------
+
+
+def verdict(data, decision, gain, interval, blocks=6):
+    found = {"decision": decision, "gain": gain, "interval": interval, "blocks": blocks}
+    return headline(replace(data, verdict=found, evaluation=None))
+
+
+def test_verdict_is_said_in_plain_words(data):
+    deploy = verdict(data, "deploy", 0.021, (0.013, 0.029))
+    assert (deploy.kind, deploy.line) == ("deploy", "Deploy the adapted model")
+    assert "2.1\u00a0% below the source's" in deploy.sentences[0]
+    assert "+1.3\u00a0% to +2.9\u00a0%" in deploy.sentences[0]
+    keep = verdict(data, "keep the source", -0.004, (-0.02, 0.01))
+    assert (keep.kind, keep.line) == ("keep", "Keep the source")
+    assert "0.4\u00a0% above the source's" in keep.sentences[0]
+    assert "exactly as its source does" in keep.sentences[1]
+
+
+def test_verdict_without_interval_draws_none(data):
+    found = {"decision": "keep the source", "gain": 0.1, "interval": (-np.inf, 1.0), "blocks": 1}
+    changed = replace(data, verdict=found)
+    assert "too few blocks" in headline(changed).sentences[0]
+    assert "Gain over the source with its" not in render(changed)
+
+
+def test_published_fit_has_no_verdict():
+    page = render(collect(toy.model("published")))
+    assert "No verdict" in page
+    assert '<section id="scores"' not in page
+
+
+# -- artifacts -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    return toy.model().save(tmp_path / "toy.r2no")
+
+
+def test_artifact_alone_gives_the_models_report(artifact):
+    stored, live = collect(artifact), collect(toy.model(), title="toy.r2no")
+    assert stored.retention == live.retention
+    assert stored.verdict == live.verdict
+    assert (stored.budget, stored.learning) == (live.budget, live.learning)
+    page = render(stored)
+    assert '<section id="fields"' not in page
+    assert "not known" in page
+    assert stored.provenance["files"]["ensemble.safetensors"] in page
+
+
+def test_stored_evaluation_is_part_of_the_artifact(artifact):
+    assert stored_evaluation(artifact) is None
+    store_evaluation(artifact, toy.evaluation())
+    load(artifact, toy.model().source)
+    assert collect(artifact).evaluation.to_json() == toy.evaluation().to_json()
+    (artifact / "evaluation.json").write_text("{}")
+    with pytest.raises(FileDamagedError, match=r"evaluation\.json"):
+        read_stored(artifact)
+
+
+def test_evaluation_of_an_earlier_model_is_not_shown(artifact):
+    store_evaluation(artifact, toy.evaluation())
+    toy.model("published").save(artifact)
+    assert (artifact / "evaluation.json").is_file()
+    assert collect(artifact).evaluation is None
+
+
+def test_artifact_without_its_source_cannot_be_scored(artifact):
+    with pytest.raises(ConfigError, match="source"):
+        collect(artifact, toy.split(range(20, 22)))
+
+
+def test_windows_are_scored_on_the_way(tmp_path):
+    path = write_report(toy.model(), tmp_path / "r.html", toy.split(range(20, 22)))
+    assert path.read_text() == render(collect(toy.model(), evaluation=toy.evaluation()))
+
+
+def test_command_writes_the_page(artifact, tmp_path):
+    store_evaluation(artifact, toy.evaluation())
+    out = tmp_path / "pages" / "report.html"
+    run = CliRunner().invoke(app, ["report", str(artifact), "--out", str(out)])
+    assert run.exit_code == 0, run.output
+    assert str(out) in run.output.replace("\n", "")
+    assert 'data-readout="r2no_m2"' in out.read_text()
+    missing = CliRunner().invoke(app, ["report", str(tmp_path / "none")])
+    assert isinstance(missing.exception, FileDamagedError)
+
+
+# -- audit and charts ----------------------------------------------------------------------------
+
+
+def test_audit_counts_shared_frames_and_gaps():
+    rows = audit_splits(
+        {
+            "train": toy.split(range(3)),
+            "fit": toy.split(range(2, 4)),
+            "test": toy.split(range(20, 22), gaps=True),
+        }
+    )
+    assert [row["trajectories"] for row in rows] == [3, 2, 2]
+    assert rows[0]["shared"] == {}
+    assert rows[1]["shared"] == {"train": rows[1]["frames"] // 2}
+    assert rows[2]["shared"] == {"train": 0, "fit": 0}
+    assert rows[0]["gaps"] == 0
+    assert rows[2]["gaps"] == pytest.approx(0.2, abs=0.02)
+
+
+def test_chart_leaves_out_what_is_not_a_number():
+    axes = Axes("name", "x", "y")
+    assert line_chart([Line("a", [0, 1], [None, float("nan")])], axes) == ""
+    chart = line_chart([Line("a", [0, 1, 2], [1.0, None, 3.0]), Line("b", [0], [None])], axes)
+    assert chart.count('class="mark') == 3  # two points and the legend
+    assert "nan" not in chart
+    assert "<li>" in chart
+    assert ">b<" not in chart
+
+
+def test_log_chart_leaves_out_zero():
+    chart = line_chart([Line("a", [0, 1, 2], [0.0, 0.1, 10.0])], Axes("n", "x", "y", log=True))
+    assert chart.count('class="mark') == 3

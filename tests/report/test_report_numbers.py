@@ -1,0 +1,215 @@
+import base64
+
+import numpy as np
+import pytest
+import torch
+
+from r2no import FourierCells, SpectralEnsemble
+from r2no.adaptation import StoredModel, readouts, score_readouts
+from r2no.data.window import Fields
+from r2no.errors import ConfigError
+from r2no.report import (
+    ReportData,
+    ScoringWatch,
+    collect,
+    evaluate,
+    render,
+)
+from r2no.report.cells import cells_json
+from r2no.report.example import example_json
+from r2no.report.packing import pack, unpack
+from r2no.report.watch import border
+from tests.report import toy
+
+
+@pytest.fixture(scope="module")
+def data() -> ReportData:
+    return collect(toy.model(), evaluation=toy.evaluation(gaps=True))
+
+
+# -- the numbers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gaps", [False, True], ids=["complete", "gappy"])
+def test_lead_times_and_regions_add_up_to_the_rmse(gaps):
+    windows = toy.split(range(20, 22), gaps=gaps)
+    found = toy.evaluation(gaps)
+    fields = windows.fields
+    masks = torch.stack(
+        [
+            torch.ones_like(w.target, dtype=torch.bool) if w.mask is None else w.mask
+            for w in (windows[n] for n in range(len(windows)))
+        ]
+    ).double()
+    by_frame = masks.sum((0, 2, 3, 4))
+    near = border(fields, found.regions["width"]).reshape(fields.grid)
+    points = {"edge": masks[:, :, near].sum(), "interior": masks[:, :, ~near].sum()}
+    for role, name in found.roles.items():
+        squared = found.scores[name]["rmse"] ** 2
+        lead = torch.tensor(found.lead[role]).double() ** 2
+        assert float((lead * by_frame).sum() / by_frame.sum()) == pytest.approx(squared, rel=1e-3)
+        rows = [row for row in found.regions["rows"] if row["channel"] == "all"]
+        total = sum(float(points[row["region"]]) * row[role] ** 2 for row in rows)
+        assert total / float(masks.sum()) == pytest.approx(squared, rel=1e-3)
+    assert found.gaps == pytest.approx(1 - float(masks.mean()), abs=1e-9)
+
+
+def test_spectra_hold_the_whole_error():
+    """Parseval: rings, each with its number of coefficients, sum to the squared error."""
+    found, fields = toy.evaluation(), toy.model().fields
+    rings = FourierCells.bands(fields.grid, num_bands=len(found.spectra["radius"]))
+    for role, name in found.roles.items():
+        power = torch.tensor([v or 0.0 for v in found.spectra[role]]).double() ** 2
+        mean = float((power * rings.sizes).sum() / rings.sizes.sum())
+        assert mean == pytest.approx(found.scores[name]["rmse"] ** 2, rel=1e-3)
+
+
+class Disguised:
+    """The same windows with other numbers under the mask."""
+
+    def __init__(self, windows, value):
+        self._windows, self._value = windows, value
+        self.fields, self.origins = windows.fields, windows.origins
+        self.fingerprint = windows.fingerprint
+
+    def __len__(self):
+        return len(self._windows)
+
+    def __getitem__(self, index):
+        window = self._windows[index]
+        hidden = torch.where(window.mask, window.target, torch.tensor(self._value))
+        return window._replace(target=hidden)
+
+
+def test_values_under_the_mask_change_nothing_of_the_evaluation():
+    windows = toy.split(range(20, 22), gaps=True)
+    changed = evaluate(toy.model(), Disguised(windows, 7.5))
+    assert changed.to_json() == toy.evaluation(gaps=True).to_json()
+
+
+def test_example_shows_gaps_as_missing_and_forecasts_everywhere():
+    windows = toy.split(range(20, 22), gaps=True)
+    example = toy.evaluation(gaps=True).example
+    mask = windows[example["window"]].mask.numpy()
+    for number, channel in enumerate(example["channels"]):
+        target = unpack(channel["fields"]["target"])[:, ::-1]
+        np.testing.assert_array_equal(np.isfinite(target), mask[..., number])
+        assert np.isfinite(unpack(channel["fields"]["r2no"])).all()
+
+
+def test_example_is_the_models_own_forecast():
+    windows, example = toy.split(range(20, 22)), toy.evaluation().example
+    history = windows[example["window"]].history[None]
+    expected = toy.model().predict(history)[0].flip(1)
+    for number, channel in enumerate(example["channels"]):
+        found = torch.from_numpy(unpack(channel["fields"]["r2no"]))
+        torch.testing.assert_close(found.float(), expected[..., number], atol=2e-4, rtol=0)
+
+
+def test_large_examples_are_thinned_below_their_limit():
+    fields = Fields(
+        grid=(600, 700), history_frames=1, horizon_frames=4, channels=("u",), measured=(0,)
+    )
+    values = torch.zeros(4, 600, 700, 1)
+    found = example_json({"target": values, "r2no": values}, fields, number=0, origin=[0, 0])
+    assert found["stride"] == 2
+    assert found["channels"][0]["fields"]["target"]["shape"] == [4, 300, 350]
+
+
+@pytest.mark.parametrize("grid", [(9,), (4, 5, 6)], ids=["1-D", "3-D"])
+def test_other_grids_become_pictures(grid):
+    fields = Fields(grid=grid, history_frames=1, horizon_frames=2, channels=("u",), measured=(0,))
+    found = example_json({"target": torch.rand(2, *grid, 1)}, fields, number=0, origin=[0, 0])
+    shape = found["channels"][0]["fields"]["target"]["shape"]
+    assert shape == ([2, 1, 9] if len(grid) == 1 else [2, 5, 6])
+
+
+def test_packing_is_exact_to_half_a_step(rng):
+    values = torch.randn(50, generator=rng).double()
+    values[7] = torch.nan
+    again = torch.from_numpy(unpack(pack(values)))
+    step = float(values.nan_to_num(0).max() - values.nan_to_num(0).min()) / 65534
+    torch.testing.assert_close(again, values, atol=0.51 * step, rtol=0, equal_nan=True)
+    constant = torch.full((3,), 2.5)
+    assert unpack(pack(constant)).tolist() == [2.5, 2.5, 2.5]
+    assert np.isnan(unpack(pack(torch.full((3,), torch.nan)))).all()
+
+
+def test_watch_names_the_readout_that_was_not_scored():
+    model, windows = toy.model(), toy.split(range(20, 22))
+    chosen = {name: found for name, found in readouts(model).items() if name != "irno_selected"}
+    with pytest.raises(ConfigError, match="irno_selected"):
+        score_readouts(model, windows, chosen, observe=ScoringWatch(model, windows))
+
+
+# -- the retention map ---------------------------------------------------------------------------
+
+
+def numbers(packed, kind):
+    return np.frombuffer(base64.b64decode(packed["data"]), kind).reshape(packed["shape"])
+
+
+@pytest.mark.parametrize("cells", ["auto", "published"])
+def test_map_holds_the_weights_of_every_wavenumber(cells):
+    ensemble = toy.model(cells).ensemble
+    found = cells_json(ensemble, ["u", "v"], frames=4)
+    plane, weights = numbers(found["plane"], "<u2"), numbers(found["weights"], "<f4")
+    height, width = ensemble.cells.grid
+    stored = ensemble.weights_[ensemble.cells.index]  # half-plane, channel, column
+    for row in range(height):
+        for column in range(width // 2):  # wavenumbers 0..width/2 - 1, right of the centre
+            cell = plane[height - 1 - (row + height // 2) % height, column + width // 2]
+            expected = stored[row, column].numpy()
+            np.testing.assert_allclose(weights[0, :, cell], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_shares_and_gains_add_up_to_the_gain_of_the_fit():
+    ensemble = toy.model().ensemble
+    found = cells_json(ensemble, ["u", "v"], frames=4)
+    share, gain = (np.array(found[name][0], dtype=float) for name in ("share", "gain"))
+    assert np.nansum(share) == pytest.approx(1, abs=1e-3)
+    sums = ensemble.sums_.total()
+    weights = ensemble.weights_
+    repaired = torch.einsum("bci,bcij,bcj->", weights, sums.gram[0], weights)
+    removed = 2 * (weights * sums.rhs[0]).sum() - repaired
+    expected = float(removed / sums.energy[0].sum())
+    assert np.nansum(share * gain) == pytest.approx(expected, abs=1e-4)
+
+
+def test_groups_of_lead_time_get_maps_of_their_own(rng):
+    ensemble = toy.by_hand(FourierCells.polar((6, 8), radial=3, angular=2), 3, rng)
+    found = cells_json(ensemble, ["u", "v"], frames=10)
+    assert found["leads"] == ["frames 1 to 3", "frames 4 to 7", "frames 8 to 10"]
+    weights = numbers(found["weights"], "<f4")
+    occupied = ensemble.cells.occupied
+    for lead in range(3):
+        for channel in range(2):
+            expected = ensemble.weights_[occupied, 3 * channel + lead].numpy()
+            np.testing.assert_allclose(weights[lead, channel], expected, rtol=1e-6)
+
+
+def test_map_of_a_line_is_a_row_of_bands(rng):
+    ensemble = toy.by_hand(FourierCells.polar((16,), radial=4, angular=1), 1, rng)
+    found = cells_json(ensemble, ["u", "v"], frames=2)
+    assert found["plane"]["shape"] == [1, len(found["cells"])]
+    radii = [cell["radius"] for cell in found["cells"]]
+    assert radii == sorted(radii)
+    assert radii[-1][1] == 1.0
+
+
+def test_map_without_sums_shows_the_weights_only(data):
+    ensemble = SpectralEnsemble.from_state(*toy.model().ensemble.state(sums=False))
+    stored = StoredModel(
+        ensemble,
+        toy.model().fit_errors,
+        toy.model().fields,
+        toy.model().settings,
+        toy.model().provenance,
+        {},
+    )
+    found = collect(stored)
+    assert found.budget == found.learning == []
+    assert found.retention["weights"] == data.retention["weights"]
+    assert found.retention["gain"][0][0][0] is None
+    assert "n/a" not in render(found).split('id="retention"')[0]
+    assert "Cells with the largest share" not in render(found)
