@@ -102,5 +102,5 @@ def store_beside(path: PathLike, name: str, content: Any) -> Path:
     manifest = verified_manifest(folder)
     storage.write_json(folder / name, content)
     manifest["files"] = {**manifest["files"], name: storage.file_sha256(folder / name)}
-    storage.write_json(folder / _MANIFEST, manifest)
+    storage.write_json(folder / MANIFEST, manifest)
     return folder / name

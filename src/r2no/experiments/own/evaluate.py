@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from r2no import storage
 from r2no.adaptation import load, score_readouts
-from r2no.adaptation.stored import MANIFEST
 from r2no.adaptation.model import AdaptedModel, versions
+from r2no.adaptation.stored import MANIFEST
 from r2no.data.window import Windows
 from r2no.experiments.own.config import OwnConfig
 from r2no.experiments.own.task import open_measurements, open_source, split
