@@ -205,7 +205,7 @@ def test_map_without_sums_shows_the_weights_only(data):
         toy.model().fields,
         toy.model().settings,
         toy.model().provenance,
-        {},
+        {"files": {}},
     )
     found = collect(stored)
     assert found.budget == found.learning == []
