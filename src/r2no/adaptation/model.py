@@ -72,6 +72,7 @@ class AdaptedModel:
             )
         return self.compose(history, self.source(history))
 
+    @torch.no_grad()
     def compose(self, history: Tensor, source: Tensor) -> Tensor:
         """R(X) of (M8) from a history and the source's forecast for it."""
         composition = self.ensemble.compose(source)
