@@ -116,16 +116,16 @@ def main():
     parser.add_argument("--share", type=float, default=0.2)
     parser.add_argument("--out", type=Path, default=Path("out/gaps"))
     arguments = parser.parse_args()
-    rows = [case(seed, arguments.share, arguments.out, Reporter()) for seed in arguments.seeds]
     print(f"{datetime.date.today()}, {platform.machine()}, torch {torch.__version__}\n")
     print("| seed | source, complete | source, gappy | R2NO, complete | R2NO, gappy | cost |")
     print("|---|---|---|---|---|---|")
     costs = []
-    for seed, row in zip(arguments.seeds, rows, strict=True):
+    for seed in arguments.seeds:
+        row = case(seed, arguments.share, arguments.out, Reporter())
         costs.append(row["gappy"] / row["complete"] - 1)
         order = ("source, complete", "source, gappy", "complete", "gappy")
         values = " | ".join(f"{row[name]:.5f}" for name in order)
-        print(f"| {seed} | {values} | {100 * costs[-1]:+.1f} % |")
+        print(f"| {seed} | {values} | {100 * costs[-1]:+.1f} % |", flush=True)
     mean = sum(costs) / len(costs)
     print(
         f"\n{100 * arguments.share:.0f} % of vectors lost cost {100 * mean:+.1f} % RMSE on average"

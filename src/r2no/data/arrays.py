@@ -37,8 +37,8 @@ class ArrayWindows(Dataset[Window]):
 
     1. the last valid value before it at the same point and channel in the window's history, else
     2. the next valid one after it, else
-    3. the mean of the channel over the valid points of the window's history, else
-    4. zero;
+    3. the mean of the channel over the valid points of the window's history, else zero;
+    4. then, a few times over, the mean of its neighbours in space (:mod:`r2no.data.gaps`);
 
     a missing value of the target becomes zero and is False in the window's mask. Whatever number
     stood under the mask has no influence. Frames after the end of a recording (``beyond``) are
