@@ -11,7 +11,7 @@ it helps. All partitions are unions of the finest cells, so every level comes fr
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from r2no.ensemble.blocks import Fold
 from r2no.ensemble.gram import GramSums
-from r2no.ensemble.ridge import quadratic_error, ridge_path, ridge_solutions
+from r2no.ensemble.ridge import quadratic_error, ridge_solutions
 from r2no.ensemble.verdict import Verdict, judge
 from r2no.errors import ConfigError, EmptySplitError
 from r2no.spectral import FourierCells
@@ -119,12 +119,12 @@ def refit_levels(
     sums: GramSums, finest: FourierCells, levels: Sequence[Size], penalties: Sequence[float]
 ) -> Float[Tensor, "cell channel column"]:
     """Fit given levels with given penalties on the total of ``sums``; on the finest cells."""
-    return _Search(sums, (), finest, ()).refit(levels, penalties, solve=ridge_solutions)
+    return _Search(sums, (), finest, ()).refit(levels, penalties)
 
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """A level under trial: its weights in every fold, spread over the finest cells, and scores."""
+    """A level under trial: its weights by fold on the occupied finest cells, and its scores."""
 
     size: Size
     ridge: float
@@ -156,9 +156,10 @@ class _Search:
         if not finest.radial:
             raise ConfigError("`cells` must be polar to have nested coarser partitions.")
         self._finest, self._grid = finest, grid
-        self._fits = [sums.total(fit).moments[0] for fit, _ in folds]
-        self._blocks = [(judged or sums).moments[list(score)] for _, score in folds]
-        self._all = sums.total().moments[0]
+        occupied = finest.occupied  # the others hold nothing, and would only cost time
+        self._fits = [sums.total(fit).moments[0, occupied] for fit, _ in folds]
+        self._blocks = [(judged or sums).moments[list(score)][:, occupied] for _, score in folds]
+        self._all = sums.total().moments[0, occupied]
         self._maps: dict[Size, tuple[Tensor, int]] = {}
         self.root: Size = (1, 1) if finest.shared_channels else (0, 0)
         self._bands, self._sectors = _halvings(finest.radial), _halvings(finest.angular)
@@ -171,7 +172,7 @@ class _Search:
         return _Step((0, 0), math.inf, [zeros] * len(self._fits), errors)
 
     def climb(self, state: _Step) -> _Step | None:
-        """The best finer partition: with every second number of sectors, then climbing from it.
+        """The best finer partition: every second number of bands and sectors, then climbing.
 
         Neighbours on the lattice of (bands, sectors) are tried until none is better, so that most
         partitions are never fitted.
@@ -192,20 +193,15 @@ class _Search:
                 return here
             tried |= {size: self.attempt(state, size) for size in fresh}
 
-    def refit(
-        self,
-        levels: Sequence[Size],
-        penalties: Sequence[float],
-        *,
-        solve: Callable[..., Tensor] = ridge_path,
-    ) -> Tensor:
+    def refit(self, levels: Sequence[Size], penalties: Sequence[float]) -> Tensor:
         """The chosen levels and penalties, fitted on all groups; on the finest cells."""
-        size = self._all.shape[-1] - 1
-        weights = self._all.new_zeros(*self._all.shape[:2], size)
+        _, channels, size = self._all.shape[:3]
+        weights = self._all.new_zeros(*self._all.shape[:2], size - 1)
         for level, ridge in zip(levels, penalties, strict=True):
-            path = self._path(self._all, weights, level, [ridge], solve)
-            weights = self._spread(path[0], level)
-        return weights
+            weights = self._spread(self._path(self._all, weights, level, [ridge])[0], level)
+        everywhere = weights.new_zeros(self._finest.num_cells, channels, size - 1)
+        everywhere[self._finest.occupied] = weights
+        return everywhere
 
     def attempt(self, state: _Step, size: Size) -> _Step:
         """A partition with its penalty of lowest held-out error, starting from ``state``.
@@ -228,32 +224,25 @@ class _Search:
         return _Step(size, self._grid[number], weights, errors[:, number])
 
     def _path(
-        self,
-        moments: Tensor,
-        start: Tensor,
-        size: Size,
-        grid: Sequence[float],
-        solve: Callable[..., Tensor] = ridge_path,
+        self, moments: Tensor, start: Tensor, size: Size, grid: Sequence[float]
     ) -> Float[Tensor, "ridge cell channel column"]:
         """Weights of a level for every penalty, starting from the finest-cell weights ``start``."""
         level = self._coarse(moments[None], size)[0]
         parent = self._gather(start, size)
-        return parent + solve(recentre(level, parent), grid)
+        return parent + ridge_solutions(recentre(level, parent), grid)
 
     def _map(self, size: Size) -> tuple[Int[Tensor, " finest"], int]:
-        """For each finest cell its cell among a partition's occupied ones, and their number."""
+        """For each occupied finest cell its cell among a partition's occupied ones, their number."""
         if size not in self._maps:
             finest = self._finest
             cell = torch.zeros(finest.num_cells, dtype=torch.long)
-            number = 1
             if size != (0, 0):
                 coarse = FourierCells.polar(
                     finest.grid, radial=size[0], angular=size[1], extent=finest.extent
                 )
                 cell[finest.index.reshape(-1)] = coarse.index.reshape(-1)
-                met, cell = cell.unique(return_inverse=True)
-                number = len(met)
-            self._maps[size] = (cell, number)
+            met, cell = cell[finest.occupied].unique(return_inverse=True)
+            self._maps[size] = (cell, len(met))
         return self._maps[size]
 
     def _coarse(self, moments: Tensor, size: Size) -> Tensor:
@@ -266,9 +255,8 @@ class _Search:
     def _gather(self, weights: Tensor, size: Size) -> Tensor:
         """Finest-cell weights that are constant on a level's cells, by cell of that level."""
         cell, number = self._map(size)
-        occupied = self._finest.occupied
         found = weights.new_zeros(number, *weights.shape[1:])
-        found[cell[occupied]] = weights[occupied]
+        found[cell] = weights
         return found[:, :1] if size == (0, 0) else found
 
     def _spread(self, weights: Tensor, size: Size) -> Tensor:
@@ -294,9 +282,9 @@ def _halvings(number: int) -> list[int]:
 
 
 def _thinned(sizes: Sequence[Size]) -> list[Size]:
-    """All numbers of bands with every second number of sectors, the largest included."""
-    sectors = sorted({angular for _, angular in sizes})[::-1][::2]
-    return [size for size in sizes if size[1] in sectors]
+    """Those with every second number of bands and of sectors, the largest included."""
+    bands, sectors = (sorted({size[axis] for size in sizes})[::-1][::2] for axis in (0, 1))
+    return [size for size in sizes if size[0] in bands and size[1] in sectors]
 
 
 def recentre(

@@ -71,6 +71,8 @@ def ridge_solutions(
     live = trace > 0
     unit = moments[live] / trace[live][:, None, None]
     for number, ridge in enumerate(ridges):
+        if ridge == float("inf"):
+            continue  # zero weights
         shifted = unit[:, :-1, :-1] + torch.eye(size, dtype=unit.dtype) * (ridge / size)
         factor = torch.linalg.cholesky(shifted)
         weights[number, live] = torch.cholesky_solve(unit[:, :-1, -1:], factor)[..., 0]
