@@ -1,5 +1,8 @@
 """One YAML from a NetCDF file and an operator of one's own to an artifact; and its doctor."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +171,24 @@ def test_sound_config_has_no_complaints(folder: Path) -> None:
     }  # fmt: skip
     assert not (folder / "run").exists()
     assert "Answers (8, 4, 8, 12, 2)" in found["source"].message
+
+
+def test_factory_may_lie_in_the_working_folder(folder: Path) -> None:
+    code = "from tests.operators.toys import FrameMix as Network"
+    (folder / "my_networks.py").write_text(code)
+    path = config(folder, source={"python": "my_networks:Network"})
+    start = "from r2no.cli.main import main; main()"
+    places = [str(place) for place in sys.path if place]
+    command = [sys.executable, "-P", "-c", start, "doctor", path]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_doctor_ends_with_code_1_on_a_failure(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """``r2no``: the parser, and how errors are shown."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,7 +116,11 @@ def _ensemble_notes(ensembles: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Entry point: named errors become one clear line and exit code 1."""
+    """Entry point: named errors become one clear line and exit code 1.
+
+    A factory that a config names may lie in the working folder; it is looked for there last.
+    """
+    sys.path.append(os.getcwd())
     try:
         app()
     except R2NOError as error:

@@ -60,8 +60,8 @@ def import_factory(name: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"There is no module `{error.name}`, which `{name}` needs. Install its package, or "
-            "run where it can be imported (PYTHONPATH)."
+            f"There is no module `{error.name}`, which `{name}` needs. Install its package, "
+            "or put its folder on PYTHONPATH; the commands also look in the working folder."
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
