@@ -158,8 +158,15 @@ def test_gappy_file_and_an_fno_of_neuraloperator_need_one_file_and_one_command(
     scores = storage.read_json(folder / "run" / "run.json")["scores"]
     assert scores["r2no"]["rmse"] < scores["source"]["rmse"]
     run("predict", "run/model.r2no", "gappy.nc", "--out", "forecast.nc", "--trust-source")
-    with xarray.open_dataset("forecast.nc") as forecast:
-        assert bool(np.isfinite(forecast["u"]).any())
+    with xarray.open_dataset("forecast.nc") as forecast, xarray.open_dataset("gappy.nc") as data:
+        assert bool(np.isfinite(forecast["u"]).all())
+        for axis in ("x", "y"):
+            np.testing.assert_array_equal(forecast[axis], data[axis])
+    page = (folder / "run" / "report.html").read_text()
+    run("report", "run/model.r2no", "--out", "again.html")
+    for text in (page, Path("again.html").read_text()):
+        assert "better than the source" in text or "keep the source" in text.lower()
+        assert "persistence" in text
 
 
 def test_sound_config_has_no_complaints(folder: Path) -> None:

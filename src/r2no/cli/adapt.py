@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from r2no.cli import options
-from r2no.cli.app import app, console
+from r2no.cli.app import app, command_line, console
 from r2no.errors import ConfigError
 from r2no.training import Reporter
 
@@ -88,10 +88,11 @@ def _adapted_own(config: Path | None, given: dict[str, Any]) -> bool:
             f"`{config}` describes your own data and source, so of the options only --out, "
             f"--members and --seed apply, but got {', '.join(others)}. Put them into the file."
         )
-    path = run_own_adaptation(read_own_config(config, given), reporter=Reporter())
+    own = read_own_config(config, given)
+    path = run_own_adaptation(own, reporter=Reporter(), command=command_line())
     console.print(
-        f"Wrote {path} and the scores in {path.parent / 'run.json'}. Forecast with "
-        f"`r2no predict {path} DATA`.",
+        f"Wrote {path}, its scores in {path.parent / 'run.json'} and the page "
+        f"{path.parent / 'report.html'}. Forecast with `r2no predict {path} DATA`.",
         highlight=False,
         soft_wrap=True,
     )

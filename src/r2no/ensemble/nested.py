@@ -232,7 +232,7 @@ class _Search:
         return parent + ridge_solutions(recentre(level, parent), grid)
 
     def _map(self, size: Size) -> tuple[Int[Tensor, " finest"], int]:
-        """For each occupied finest cell its cell among a partition's occupied ones, their number."""
+        """For each occupied finest cell its cell in a partition (occupied ones), their number."""
         if size not in self._maps:
             finest = self._finest
             cell = torch.zeros(finest.num_cells, dtype=torch.long)

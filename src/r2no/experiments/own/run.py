@@ -1,25 +1,29 @@
 """Adapt your own operator: a run that resumes, scores itself on the test split and says so."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from r2no import storage
 from r2no.adaptation import adapt
 from r2no.adaptation.model import versions
 from r2no.experiments.own.config import OwnConfig
-from r2no.experiments.own.evaluate import score_split
 from r2no.experiments.own.task import open_task
-from r2no.training import Reporter
+from r2no.report import audit_splits, evaluate, store_evaluation, write_report
+from r2no.training import Persistence, Reporter
 
 ARTIFACT = "model.r2no"
 SUMMARY = "run.json"
+REPORT = "report.html"
 
 
-def run_own_adaptation(config: OwnConfig, *, reporter: Reporter | None = None) -> Path:
+def run_own_adaptation(
+    config: OwnConfig, *, reporter: Reporter | None = None, command: str = ""
+) -> Path:
     """Train on the train split, fit on the fit split, score on the test split.
 
-    Returns the folder of the artifact, which brings its source where that is possible. Scores of
-    persistence, source and model, the verdict and the config are in ``run.json`` beside it. A run
-    that was stopped goes on.
+    Returns the folder of the artifact, which brings its source where that is possible. Beside it
+    are ``run.json`` (scores of persistence, source and model, the verdict and the config) and
+    ``report.html``, which names ``command`` as its origin. A run that was stopped goes on.
     """
     reporter = reporter or Reporter(quiet=True)
     task = open_task(config)
@@ -35,10 +39,17 @@ def run_own_adaptation(config: OwnConfig, *, reporter: Reporter | None = None) -
     )
     model.provenance["config"] = config.model_dump(mode="json")
     path = model.save(config.out / ARTIFACT)
+    fields = splits.test.fields
+    persistence = Persistence(fields.horizon_frames, len(fields.channels))
+    found = evaluate(model, splits.test, operators={"persistence": persistence}, reporter=reporter)
+    audit = audit_splits({"train": splits.train, "fit": splits.fit, "test": splits.test})
+    store_evaluation(path, replace(found, audit=audit))
+    write_report(path, config.out / REPORT, command=command, reporter=reporter)
+    shown = {"persistence": "persistence", "source": "finetuned", "r2no": found.roles["r2no"]}
     summary = {
         "config": config.model_dump(mode="json"),
         "artifact": ARTIFACT,
-        "scores": score_split(model, splits.test, reporter=reporter),
+        "scores": {name: found.scores[readout] for name, readout in shown.items()},
         "verdict": None if model.verdict is None else str(model.verdict),
         "versions": versions(),
     }
