@@ -116,10 +116,7 @@ def run_demo(
     """
     settings, reporter = settings or DemoSettings(), reporter or Reporter(quiet=True)
     out = Path(out)
-    work = out / "work" / settings.tag()
-    backbones.config_class(settings.backbone)  # a misspelt name is refused before the long work
-    wake = _wake(settings, out / "work", reporter)
-    pretrained, finetuned = _operators(settings, wake, work, reporter)
+    wake, pretrained, finetuned, work = prepare(out, settings, reporter)
     model = adapt(
         finetuned,
         wake.real_train,
@@ -151,6 +148,16 @@ def run_demo(
     write_report(artifact, out / "report.html", title=title, command=command, reporter=reporter)
     storage.write_json(out / "results.json", results)
     return results
+
+
+def prepare(
+    out: Path, settings: DemoSettings, reporter: Reporter
+) -> tuple[WakeData, PhysicalOperator, PhysicalOperator, Path]:
+    """The wake, the pretrained and the finetuned operator, and the folder of the work."""
+    backbones.config_class(settings.backbone)  # a misspelt name is refused before the long work
+    work = out / "work" / settings.tag()
+    wake = _wake(settings, out / "work", reporter)
+    return wake, *_operators(settings, wake, work, reporter), work
 
 
 def _wake(settings: DemoSettings, folder: Path, reporter: Reporter) -> WakeData:
