@@ -19,7 +19,7 @@ demo: install
 	$(BIN)/r2no demo --out demo-out
 
 test: install lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # The report in a real browser, Debian's chromium; the tests speak to it over a pipe, so they need
 # no other package. R2NO_SCREENSHOTS=folder keeps the pictures.
