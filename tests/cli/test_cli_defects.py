@@ -95,7 +95,9 @@ DEFECTS = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "error", "text"), DEFECTS, ids=lambda item: str(item))
+@pytest.mark.parametrize(
+    ("damage", "error", "text"), DEFECTS, ids=[damage.__name__ for damage, *_ in DEFECTS]
+)
 def test_training_on_damaged_data_leaves_nothing(damage, error, text, cylinder, tmp_path, r2no):
     damage(cylinder)
     arguments = ["--system", "cylinder", "--data", cylinder, "--paradigm", "real", *TRAIN]
