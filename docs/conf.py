@@ -3,6 +3,7 @@
 Nothing is fetched: no inventories of other projects, no fonts, no analytics.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "examples")]
 
 import figures  # noqa: E402
+import reference  # noqa: E402
 
 import r2no  # noqa: E402
 
@@ -44,3 +46,19 @@ html_show_sourcelink = False
 html_copy_source = False
 
 figures.make(HERE / "_build")
+reference.make(HERE / "_build" / "reference")
+
+
+def _escape_stars(app, what, name, obj, options, lines) -> None:
+    """Axes such as *space in docstrings are no emphasis; what stands in backticks is left alone."""
+    for number, line in enumerate(lines):
+        pieces = re.split(r"(`[^`]*`)", line)
+        lines[number] = "".join(
+            piece if piece.startswith("`") else re.sub(r"(?<!\\)\*(?=[a-z])", r"\\*", piece)
+            for piece in pieces
+        )
+
+
+def setup(app) -> None:
+    """Register with Sphinx."""
+    app.connect("autodoc-process-docstring", _escape_stars)
