@@ -5,8 +5,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-import toy
 import torch
+import toy
 from mynet import Forecaster
 
 import r2no
