@@ -9,6 +9,7 @@ before a text block that must be what the last Python block printed.
 
 import ast
 import contextlib
+import importlib
 import io
 import re
 import shlex
@@ -98,9 +99,17 @@ def test_api_page_names_exist_and_hold_every_public_callable():
         assert all(hasattr(owner, member) for member in listed.split(", ")), name
 
 
-def _submodule(name: str) -> Any:
-    import importlib
+def test_names_that_snippets_import_are_in_the_reference():
+    text = (DOCS / "api.md").read_text()
+    for page in SESSIONS:
+        for block in (block for block in blocks(page) if block.language == "python"):
+            for node in ast.walk(ast.parse(block.text)):
+                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("r2no"):
+                    names = [f"{node.module}.{alias.name}" for alias in node.names]
+                    assert all(f":: {name}" in text or f":: {name}." in text for name in names)
 
+
+def _submodule(name: str) -> Any:
     module, _, attribute = f"r2no.{name}".rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -254,6 +263,8 @@ def test_snippets_run(
         made = ("piv.r2no", "forecast.nc", "report.html", "runs/piv/model.r2no", "scores.json",
                 "forecast-cli.nc", "report-cli.html")  # fmt: skip
         assert all((tmp_path / name).exists() for name in made)
+        both = [r2no.load(name, trust_source=True) for name in (made[0], made[3])]
+        assert both[0].ensemble.weights_.equal(both[1].ensemble.weights_)  # "both do the same"
 
 
 def _read_yaml(block: Block, folder: Path) -> None:
