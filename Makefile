@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-browser lint bench validate clean
+.PHONY: install demo test test-browser lint bench validate docs clean
 
 install: $(STAMP)
 
@@ -33,9 +33,16 @@ lint: install
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+# The site in docs/_build/html; warnings are errors, figures are made anew, nothing is fetched.
+docs: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs,netcdf]"
+	rm -rf docs/_build
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html."
+
 bench: install
 	$(BIN)/python -m benchmarks.ensemble
 	$(BIN)/python -m benchmarks.rollout
 
 clean:
-	rm -rf $(VENV) demo-out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) demo-out docs/_build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

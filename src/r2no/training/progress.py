@@ -45,7 +45,7 @@ class Reporter:
     def say(self, text: str) -> None:
         """Print one line."""
         if not self.quiet:
-            self.console.print(text, highlight=False)
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def step(self, title: str, total: Number) -> Iterator[Step]:
