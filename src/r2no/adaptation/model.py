@@ -124,7 +124,7 @@ class AdaptedModel:
     def merge(self, other: "AdaptedModel") -> "AdaptedModel":
         """Pool the fit with that of another site: same frozen source, same modules, other data.
 
-        Only sums travel, no fields; see the documentation for what they reveal.
+        Sums are pooled, no fields; see the documentation for what an artifact reveals.
         """
         for name, mine, theirs in (
             ("source", self.provenance["source"], other.provenance["source"]),
