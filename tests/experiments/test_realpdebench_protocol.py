@@ -90,7 +90,7 @@ def test_overrides_replace_single_entries() -> None:
 
 
 def test_paper_preset_is_the_published_adaptation() -> None:
-    settings = AdaptConfig(data=".", source="x.pth").settings()
+    settings = AdaptConfig(data=".", source="x.pth", preset="paper").settings()
     assert settings.members == 3
     assert settings.seed == 42
     assert (settings.repair.width, settings.repair.depth, settings.repair.steps) == (32, 4, 12)
@@ -99,7 +99,7 @@ def test_paper_preset_is_the_published_adaptation() -> None:
     assert settings.repair.train.batch_size == 16
     assert settings.ensemble.cells == "published"
     assert (settings.ensemble.radial, settings.ensemble.angular) == (128, 16)
-    auto = AdaptConfig(data=".", source="x.pth", preset="auto", updates=5, width=8).settings()
+    auto = AdaptConfig(data=".", source="x.pth", updates=5, width=8).settings()
     assert auto.ensemble.cells == "auto"
     assert (auto.repair.train.epochs, auto.repair.train.updates) == (None, 5)
     assert auto.repair.width == 8
