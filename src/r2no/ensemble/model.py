@@ -1,14 +1,15 @@
 """SpectralEnsemble: fit one weight vector per Fourier cell, predict, merge, save (M5-M8)."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from r2no import storage
 from r2no._types import Number, PathLike
+from r2no.ensemble.batch import FitBatch, check_batch, nesting
 from r2no.ensemble.blocks import Fold, StreamBlocks, join_folds
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import CellWeights, Composition
@@ -19,20 +20,6 @@ from r2no.errors import ConfigError, EmptySplitError, NotFittedError, ShapeError
 from r2no.spectral import FourierCells
 
 _FORMAT = "r2no.ensemble/1"
-
-
-class FitBatch(NamedTuple):
-    """What :meth:`SpectralEnsemble.fit` reads; a bare (source, iterates, target) works too.
-
-    ``mask`` is True where the target was measured. ``group`` numbers the block of windows each
-    window belongs to, for held-out choices.
-    """
-
-    source: Float[Tensor, "batch time *space_channel"]
-    iterates: Float[Tensor, "member depth batch *field"]
-    target: Float[Tensor, "batch time *space_channel"]
-    mask: Tensor | None = None
-    group: Int[Tensor, " batch"] | None = None
 
 
 class SpectralEnsemble:
@@ -128,7 +115,7 @@ class SpectralEnsemble:
         """
         if self.columns_ is None:
             raise NotFittedError("Call `set_columns(members, steps)` before streaming batches.")
-        self._check(FitBatch(source, source[None, None], target, mask))
+        check_batch(FitBatch(source, source[None, None], target, mask), self.cells, self.measured)
         return ColumnSpectra(
             source,
             target,
@@ -171,7 +158,7 @@ class SpectralEnsemble:
         spectra: ColumnSpectra | None = None
         for item in batches:
             batch = item if isinstance(item, FitBatch) else FitBatch(*item)
-            self._check(batch)
+            check_batch(batch, self.cells, self.measured)
             columns = self.set_columns(batch.iterates.shape[0], batch.iterates.shape[1])
             spectra = self.begin(batch.source, batch.target, batch.mask, reuse=spectra)
             for member in range(columns.members):
@@ -287,7 +274,7 @@ class SpectralEnsemble:
         smaller.folds_, smaller.columns_ = self.folds_, fewer
         sums = sums.with_columns(columns.positions(fewer))
         if cells is not None:
-            sums = sums.with_index(_nesting(self.cells, cells), cells.num_cells)
+            sums = sums.with_index(nesting(self.cells, cells), cells.num_cells)
             if cells.shared_channels and not self.cells.shared_channels:
                 sums = sums.shared_over_channels(self.lead_groups)
         return smaller.solve(sums)
@@ -317,7 +304,7 @@ class SpectralEnsemble:
         """R(X) of (M8) from the source and its iterates (member, depth 1..L, batch, ...)."""
         columns = self._columns()
         columns.check_iterates(iterates)
-        self._check(FitBatch(source, iterates, source))
+        check_batch(FitBatch(source, iterates, source), self.cells, self.measured)
         composition = self.compose(source)
         for member in range(columns.members):
             for depth in columns.depths:
@@ -452,40 +439,3 @@ class SpectralEnsemble:
             )
         if self.weight_exponent < 0:
             raise ConfigError(f"`weight_exponent` must be >= 0, got {self.weight_exponent}.")
-
-    def _check(self, batch: FitBatch) -> None:
-        for name in ("source", "iterates", "target"):
-            self.cells.check_field(name, getattr(batch, name))
-        shape = tuple(batch.source.shape)
-        if tuple(batch.target.shape) != shape or tuple(batch.iterates.shape[2:]) != shape:
-            raise ShapeError(
-                "`source`, `target` and each iterate must have one shape, but got "
-                f"{shape}, {tuple(batch.target.shape)} and {tuple(batch.iterates.shape[2:])}. "
-                "Check frames and channels; iterates are (member, depth, batch, ...)."
-            )
-        if batch.mask is not None and tuple(batch.mask.shape) != shape:
-            raise ShapeError(
-                f"`mask` must have the target's shape {shape}, got {tuple(batch.mask.shape)}."
-            )
-        if max(self.measured, default=-1) >= shape[-1] or min(self.measured, default=-1) < 0:
-            raise ShapeError(
-                f"`measured` must name channels 0..{shape[-1] - 1} of the fields, but is "
-                f"{self.measured}. Fields are (batch, time, *space, channel)."
-            )
-
-
-def _nesting(fine: FourierCells, coarse: FourierCells) -> Int[Tensor, " cell"]:
-    """The coarse cell in which each fine one lies; empty fine cells go to cell 0."""
-    if fine.grid != coarse.grid or (fine.shared_channels and not coarse.shared_channels):
-        raise ConfigError(
-            f"`cells` must be a coarser partition of grid {fine.grid}, but got one of "
-            f"{coarse.grid} with shared_channels={coarse.shared_channels}."
-        )
-    parent = torch.zeros(fine.num_cells, dtype=torch.long)
-    parent[fine.index.reshape(-1)] = coarse.index.reshape(-1)
-    if not torch.equal(parent[fine.index], coarse.index):
-        raise ConfigError(
-            "`cells` must be coarser than the fitted partition: a fitted cell straddles two of "
-            "its cells. Divide the numbers of bands and sectors by whole numbers."
-        )
-    return parent

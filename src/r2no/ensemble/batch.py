@@ -1,0 +1,63 @@
+"""FitBatch: what a fit reads, and the checks of it and of partitions against each other."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from r2no.errors import ConfigError, ShapeError
+from r2no.spectral import FourierCells
+
+
+class FitBatch(NamedTuple):
+    """What :meth:`SpectralEnsemble.fit` reads; a bare (source, iterates, target) works too.
+
+    ``mask`` is True where the target was measured. ``group`` numbers the block of windows each
+    window belongs to, for held-out choices.
+    """
+
+    source: Float[Tensor, "batch time *space_channel"]
+    iterates: Float[Tensor, "member depth batch *field"]
+    target: Float[Tensor, "batch time *space_channel"]
+    mask: Tensor | None = None
+    group: Int[Tensor, " batch"] | None = None
+
+
+def check_batch(batch: FitBatch, cells: FourierCells, measured: tuple[int, ...]) -> None:
+    """Raise unless the parts of a batch fit each other, the cells and the measured channels."""
+    for name in ("source", "iterates", "target"):
+        cells.check_field(name, getattr(batch, name))
+    shape = tuple(batch.source.shape)
+    if tuple(batch.target.shape) != shape or tuple(batch.iterates.shape[2:]) != shape:
+        raise ShapeError(
+            "`source`, `target` and each iterate must have one shape, but got "
+            f"{shape}, {tuple(batch.target.shape)} and {tuple(batch.iterates.shape[2:])}. "
+            "Check frames and channels; iterates are (member, depth, batch, ...)."
+        )
+    if batch.mask is not None and tuple(batch.mask.shape) != shape:
+        raise ShapeError(
+            f"`mask` must have the target's shape {shape}, got {tuple(batch.mask.shape)}."
+        )
+    if max(measured, default=-1) >= shape[-1] or min(measured, default=-1) < 0:
+        raise ShapeError(
+            f"`measured` must name channels 0..{shape[-1] - 1} of the fields, but is "
+            f"{measured}. Fields are (batch, time, *space, channel)."
+        )
+
+
+def nesting(fine: FourierCells, coarse: FourierCells) -> Int[Tensor, " cell"]:
+    """The coarse cell in which each fine one lies; empty fine cells go to cell 0."""
+    if fine.grid != coarse.grid or (fine.shared_channels and not coarse.shared_channels):
+        raise ConfigError(
+            f"`cells` must be a coarser partition of grid {fine.grid}, but got one of "
+            f"{coarse.grid} with shared_channels={coarse.shared_channels}."
+        )
+    parent = torch.zeros(fine.num_cells, dtype=torch.long)
+    parent[fine.index.reshape(-1)] = coarse.index.reshape(-1)
+    if not torch.equal(parent[fine.index], coarse.index):
+        raise ConfigError(
+            "`cells` must be coarser than the fitted partition: a fitted cell straddles two of "
+            "its cells. Divide the numbers of bands and sectors by whole numbers."
+        )
+    return parent
