@@ -42,24 +42,22 @@ def windows(frames, stride=1):
     return ArrayWindows([frames], 10, 10, stride=stride)
 
 
-UPDATES = {
-    "fno": 120,
-    "unet": 24,
-}  # of each stage; an update of the U-Net takes twenty times as long
-REPAIR_UPDATES = 80
+SOURCES = {  # an update of the U-Net takes twenty times as long as one of the FNO
+    "fno": {"updates": 120, "batch_size": 4, "validations": 3},
+    "unet": {"updates": 24, "batch_size": 2, "validations": 1},
+}
+REPAIR = {"updates": 80, "batch_size": 4, "validations": 3}
 
 
-def settings(updates, lr, seed, batch_size=4):
+def settings(lr, seed, weight_decay=0.0, **schedule):
     return TrainSettings(
         epochs=None,
-        updates=updates,
-        batch_size=batch_size,
         lr=lr,
         final_lr=0.0,
-        weight_decay=0.0,
+        weight_decay=weight_decay,
         schedule="cosine_update",
-        validations=3,
         seed=seed,
+        **schedule,
     )
 
 
@@ -79,15 +77,10 @@ def case(folder, system, backbone, stride, seed, out):
     network = backbones.build(backbone, config=config)
     source = PhysicalOperator(network, *fit_normalisers(simulated[0]))
     common = {"reporter": reporter}
-    updates, size = UPDATES[backbone], 4 if backbone == "fno" else 2
-    pre, fine = settings(updates, 3e-3, seed, size), settings(updates, 2e-3, seed, size)
+    pre, fine = (settings(lr, seed, **SOURCES[backbone]) for lr in (3e-3, 2e-3))
     train_operator(source, *simulated, pre, folder=work / "pre", **common)
     train_operator(source, train, fit, fine, folder=work / "fine", **common)
-    repair = RepairSettings(
-        width=8,
-        depth=3,
-        train=settings(REPAIR_UPDATES, 2e-3, seed).model_copy(update={"weight_decay": 1e-5}),
-    )
+    repair = RepairSettings(width=8, depth=3, train=settings(2e-3, seed, 1e-5, **REPAIR))
     model = adapt(
         source.eval(),
         train,
