@@ -14,17 +14,12 @@ from r2no.errors import (
     NonFiniteError,
     ShapeError,
 )
-from r2no.metrics.flow import KineticSums, compute_kinetic, kinetic_sums
-from r2no.metrics.pointwise import PointwiseSums, compute_pointwise, pointwise_sums
-from r2no.metrics.spectral import (
-    SpectralSums,
-    compute_spectral,
-    spectral_sums,
-)
+from r2no.metrics.flow import KineticPass, KineticSums, compute_kinetic
+from r2no.metrics.pointwise import PointwisePass, PointwiseSums, compute_pointwise
+from r2no.metrics.spectral import SpectralPass, SpectralSums, cached_shells, compute_spectral
 
 Measured = int | tuple[int, ...]
 
-_CHUNK_VALUES = 2**18  # numbers handled at a time: 2 MB in float64, which stays in the cache
 _FORMAT = 1
 
 
@@ -35,16 +30,12 @@ class _Sums(NamedTuple):
     flow: KineticSums | None
     spectral: SpectralSums | None
 
-    def merge(self, other: "_Sums", *, scratch: Tensor | None = None) -> "_Sums":
+    def merge(self, other: "_Sums") -> "_Sums":
         return _Sums(
-            self.pointwise.merge(other.pointwise, scratch=scratch),
+            self.pointwise.merge(other.pointwise),
             self.flow and other.flow and self.flow.merge(other.flow),
             self.spectral and other.spectral and self.spectral.merge(other.spectral),
         )
-
-    def clone(self) -> "_Sums":
-        """The same sums, sharing no memory with the batch they came from."""
-        return self._replace(pointwise=self.pointwise._replace(mean=self.pointwise.mean.clone()))
 
 
 class Accumulator:
@@ -90,26 +81,17 @@ class Accumulator:
         """
         _check_shapes(prediction, target, mask, self._shape)
         channels = _channel_slice(self.measured, target.shape[-1])
-        step = min(len(target), max(1, _CHUNK_VALUES // target[0].numel()))
-        shape = (3, step, len(_indices(self.measured)), *target.shape[1:-1])
-        work = torch.empty(shape, dtype=torch.float64, device=target.device)
-        sums: _Sums | None = None
-        for start in range(0, len(target), step):
-            part = slice(start, start + step)
-            chunk = _batch_sums(
-                prediction[part][..., channels].movedim(-1, 1),
-                target[part][..., channels].movedim(-1, 1),
-                None if mask is None else mask[part][..., channels].movedim(-1, 1),
-                work[:, : len(target[part])],
-            )
-            sums = chunk.clone() if sums is None else sums.merge(chunk, scratch=work[2, 0])
+        sums = _batch_sums(
+            prediction[..., channels].movedim(-1, 1),
+            target[..., channels].movedim(-1, 1),
+            None if mask is None else mask[..., channels].movedim(-1, 1),
+        )
         self._add(sums, tuple(target.shape[1:]))
         return self
 
-    def _add(self, sums: _Sums | None, shape: tuple[int, ...]) -> None:
-        if sums is not None:
-            self._sums = sums if self._sums is None else self._sums.merge(sums)
-            self._shape = shape
+    def _add(self, sums: _Sums, shape: tuple[int, ...]) -> None:
+        self._sums = sums if self._sums is None else self._sums.merge(sums)
+        self._shape = shape
 
     def merge(self, other: "Accumulator") -> "Accumulator":
         """Add the windows of ``other``, which is left as it is."""
@@ -118,7 +100,7 @@ class Accumulator:
                 f"`other` must score the same channels, {self.measured}, but scores "
                 f"{other.measured}. Build both with the same `measured`."
             )
-        if other._shape is not None:
+        if other._sums is not None and other._shape is not None:
             if self._shape is not None:
                 _check_window(other._shape, self._shape, "other")
             self._add(other._sums, other._shape)
@@ -263,21 +245,32 @@ def evaluate(
     return pieces.compute()
 
 
-def _batch_sums(prediction: Tensor, target: Tensor, mask: Tensor | None, work: Tensor) -> _Sums:
-    """The sums of one chunk; ``work`` holds error and target in float64, and scratch memory."""
+def _batch_sums(prediction: Tensor, target: Tensor, mask: Tensor | None) -> _Sums:
+    """The sums of a batch, window by window, so that what is worked on stays in the cache."""
+    work = torch.empty((3, *target.shape[1:]), dtype=torch.float64, device=target.device)
     error, reference, scratch = work
-    reference.copy_(target)
-    error.copy_(prediction).sub_(reference)
-    if mask is not None:
-        error.masked_fill_(~mask, 0.0)
-        reference.masked_fill_(~mask, 0.0)
-    pointwise = pointwise_sums(error, reference, mask, scratch=scratch)
-    if not (pointwise.squared + pointwise.energy).isfinite():
+    pointwise = PointwisePass(scratch)
+    planar: tuple[KineticPass, SpectralPass] | None = None
+    if target.ndim == 5:
+        shells = cached_shells(target.shape[2:], target.device)
+        planar = KineticPass(scratch), SpectralPass(shells)
+    for number in range(len(target)):
+        measured = None if mask is None else mask[number]
+        reference.copy_(target[number])
+        error.copy_(prediction[number]).sub_(reference)
+        if measured is not None:
+            error.masked_fill_(~measured, 0.0)
+            reference.masked_fill_(~measured, 0.0)
+        pointwise.add(error, reference, measured)
+        if planar is not None:
+            planar[0].add(error, reference, measured)
+            planar[1].add(work[:2])
+    totals = pointwise.sums()
+    if not (totals.squared + totals.energy).isfinite():
         _check_finite(prediction, target, mask)
-    if target.ndim != 5:
-        return _Sums(pointwise, None, None)
-    flow = kinetic_sums(error, reference, mask, scratch=scratch)
-    return _Sums(pointwise, flow, spectral_sums(work[:2]))
+    if planar is None:
+        return _Sums(totals, None, None)
+    return _Sums(totals, planar[0].sums(), planar[1].sums())
 
 
 def _group(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:

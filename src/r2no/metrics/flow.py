@@ -23,42 +23,51 @@ class KineticSums(NamedTuple):
         return KineticSums(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def kinetic_sums(
-    error: Float[Tensor, "batch channel time height width"],
-    target: Float[Tensor, "batch channel time height width"],
-    mask: Bool[Tensor, "batch channel time height width"] | None = None,
-    *,
-    scratch: Float[Tensor, "batch channel time height width"] | None = None,
-) -> KineticSums:
-    """Sums for the kinetic-energy error of one batch; fewer than two channels give zero.
+class KineticPass:
+    """Adds up the windows of a batch, one at a time; ``scratch`` is memory it may overwrite.
 
     With k = (var_t u + var_t v) / 2, population variances over the frames of a window,
 
         k_p - k_y = ½ Σ_{u,v} cov_t(p + y, p - y),
 
     which is exactly zero when p = y. Under a mask each variance is over the measured frames of its
-    point, and a point counts when both components were measured there at least once.
-
-    Args:
-        error: p - y in float64, zero where ``mask`` is False; u and v are the first two channels.
-        target: y in float64, zero where ``mask`` is False.
-        mask: True where measured; ``None`` means everywhere.
-        scratch: memory to overwrite, so that a long stream does not ask for new pages.
+    point, and a point counts when both components were measured there at least once. u and v are
+    the first two channels; with fewer the sum is zero.
     """
-    batch, channel, time, height, width = error.shape
-    if channel < 2:
-        return KineticSums(error.new_zeros(()), error.new_full((), batch * height * width))
-    error, target = error[:, :2], target[:, :2]
-    out = None if scratch is None else scratch[:, :2]
-    both = torch.add(error, target, alpha=2, out=out)  # p + y
-    sums, products = both.sum(2) * error.sum(2), both.mul_(error).sum(2)
-    if mask is None:
-        covariance = (products - sums / time).sum(1) / time
-        return KineticSums(covariance.abs().sum() / 2, error.new_full((), covariance.numel()))
-    frames = mask[:, :2].sum(2).to(error)
-    covariance = (products - sums / frames.clamp(min=1)) / frames.clamp(min=1)
-    seen = (frames > 0).all(1)
-    return KineticSums(covariance.sum(1)[seen].abs().sum() / 2, seen.sum().to(error))
+
+    def __init__(self, scratch: Float[Tensor, "channel time height width"]) -> None:
+        self._scratch = scratch[:2]
+        self._terms: list[Tensor] = []  # of each window: Σ |k_p - k_y|, points
+
+    def add(
+        self,
+        error: Float[Tensor, "channel time height width"],
+        target: Float[Tensor, "channel time height width"],
+        mask: Bool[Tensor, "channel time height width"] | None,
+    ) -> None:
+        """Add one window; ``mask`` is True where measured."""
+        channel, time, height, width = error.shape
+        if channel < 2:
+            self._terms.append(error.new_tensor([0.0, height * width]))
+            return
+        error, target = error[:2], target[:2]
+        both = torch.add(error, target, alpha=2, out=self._scratch)  # p + y
+        sums = both.sum(1).mul_(error.sum(1))
+        products = both.mul_(error).sum(1)
+        if mask is None:
+            twice = products.sub_(sums, alpha=1 / time).sum(0).div_(time)
+            points = error.new_full((), height * width)
+        else:
+            frames = mask[:2].sum(1).to(error)
+            seen = (frames > 0).all(0)
+            frames.clamp_(min=1)
+            twice = ((products - sums / frames) / frames).sum(0)[seen]
+            points = seen.sum().to(error)
+        self._terms.append(torch.stack([twice.abs().sum() / 2, points]))
+
+    def sums(self) -> KineticSums:
+        """The sums of all windows added."""
+        return KineticSums(*torch.stack(self._terms).sum(0))
 
 
 def compute_kinetic(sums: KineticSums) -> dict[str, Tensor]:

@@ -1,8 +1,8 @@
 """RMSE, MAE, relative L2 and R² as sums over windows that can be merged.
 
-Every function takes the error e = p - y and the target y in float64, both zero where nothing was
-measured, with channels before frames (as everywhere inside this package: a channel is then one
-block of memory). Grids of one, two and three dimensions are alike here.
+As everywhere inside this package, a window is its error e = p - y and its target y in float64,
+both zero where nothing was measured, with channels before frames: a channel is then one block of
+memory. Grids of one, two and three dimensions are alike here.
 """
 
 from typing import NamedTuple
@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-Field = Float[Tensor, "batch channel time *space"]
-FieldMask = Bool[Tensor, "batch channel time *space"]
+Field = Float[Tensor, "channel time *space"]
+FieldMask = Bool[Tensor, "channel time *space"]
 
 
 class PointwiseSums(NamedTuple):
@@ -33,94 +33,70 @@ class PointwiseSums(NamedTuple):
     mean: Float[Tensor, "channel time *space"]  # ȳ, over windows
     spread: Float[Tensor, ""]  # Σ (y - ȳ)²
 
-    def merge(self, other: "PointwiseSums", *, scratch: Tensor | None = None) -> "PointwiseSums":
+    def merge(self, other: "PointwiseSums") -> "PointwiseSums":
         """The sums of both sets of windows.
 
-        With ``scratch``, shaped like ``mean``, the result takes over the memory of ``self``.
+        With δ the difference of the means, n = n₁ + n₂, ȳ = ȳ₁ + (n₂/n) δ and
+        S = S₁ + S₂ + Σ (n₁ n₂/n) δ².
         """
-        visits, mean, spread = _merge_spread(self[-3:], other[-3:], scratch)
+        visits = self.visits + other.visits
+        share = other.visits / visits.clamp(min=1)
+        difference = other.mean - self.mean
+        between = (share * self.visits * difference.square()).sum()
+        added = PointwiseSums(*(a + b for a, b in zip(self, other, strict=True)))
+        mean = self.mean + share * difference
+        return added._replace(mean=mean, spread=added.spread + between)
+
+
+class PointwisePass:
+    """Adds up the windows of a batch, one at a time; ``scratch`` is memory it may overwrite."""
+
+    def __init__(self, scratch: Field) -> None:
+        self._scratch = scratch
+        self._mean = torch.zeros_like(scratch)
+        self._visits = scratch.new_zeros(())
+        self._windows = 0
+        self._terms: list[Tensor] = []  # of each window: points, Σ e², Σ |e|, Σ y², added to S
+
+    def add(self, error: Field, target: Field, mask: FieldMask | None) -> None:
+        """Add one window; ``mask`` is True where measured."""
+        terms = [_square_norm(error), torch.abs(error, out=self._scratch).sum()]
+        terms.append(_square_norm(target))
+        self._windows += 1
+        difference = torch.sub(target, self._mean, out=self._scratch)
+        if mask is None:  # one count for all points: S grows by a dot product
+            points = error.new_full((), error.numel())
+            self._visits = self._visits + 1
+            growth = (1 - 1 / self._windows) * _square_norm(difference)
+            self._mean.add_(difference, alpha=1 / self._windows)
+        else:
+            points = mask.sum().to(error)
+            before, self._visits = self._visits, self._visits + mask
+            share = mask / self._visits.clamp(min=1)
+            growth = (share * before * difference.square()).sum()
+            self._mean.addcmul_(share, difference)
+        self._terms.append(torch.stack([points, *terms, growth]))
+
+    def sums(self) -> PointwiseSums:
+        """The sums of all windows added."""
+        points, squared, absolute, energy, growth = torch.stack(self._terms, dim=1)
+        seen = points > 0
         return PointwiseSums(
-            windows=self.windows + other.windows,
-            points=self.points + other.points,
-            squared=self.squared + other.squared,
-            absolute=self.absolute + other.absolute,
-            energy=self.energy + other.energy,
-            relative=self.relative + other.relative,
-            visits=visits,
-            mean=mean,
-            spread=spread,
+            windows=seen.sum().to(points),
+            points=points.sum(),
+            squared=squared.sum(),
+            absolute=absolute.sum(),
+            energy=energy.sum(),
+            relative=(squared / energy).sqrt()[seen].sum(),
+            visits=self._visits,
+            mean=self._mean,
+            spread=growth.sum(),
         )
 
 
-def _merge_spread(
-    first: tuple[Tensor, Tensor, Tensor],
-    second: tuple[Tensor, Tensor, Tensor],
-    scratch: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Merge (visits, mean, spread), with δ the difference of the means.
-
-    n = n₁ + n₂,  ȳ = ȳ₁ + (n₂/n) δ,  S = S₁ + S₂ + Σ (n₁ n₂/n) δ².
-    """
-    (visits, mean, spread), (other_visits, other_mean, other_spread) = first, second
-    total = visits + other_visits
-    share = other_visits / total.clamp(min=1)
-    difference = torch.sub(other_mean, mean, out=scratch)
-    if total.ndim == 0:  # no mask: the weight leaves the sum, and the sum is a dot product
-        between = share * visits * torch.dot(difference.flatten(), difference.flatten())
-        mean = torch.add(
-            mean, difference, alpha=share.item(), out=None if scratch is None else mean
-        )
-    else:
-        between = (share * visits * difference.square()).sum()
-        mean = mean + share * difference
-    return total, mean, spread + other_spread + between
-
-
-def _square_norms(values: Field) -> Float[Tensor, " batch"]:
-    """‖·‖² of each window, by dot products, which need no temporary field."""
-    return torch.stack([torch.dot(row, row) for row in values.flatten(1)])
-
-
-def pointwise_sums(
-    error: Field,
-    target: Field,
-    mask: FieldMask | None = None,
-    *,
-    scratch: Field | None = None,
-) -> PointwiseSums:
-    """The sums of one batch; their ``mean`` may share memory with ``target``.
-
-    Args:
-        error: p - y in float64, zero where ``mask`` is False.
-        target: y in float64, zero where ``mask`` is False.
-        mask: True where measured; ``None`` means everywhere.
-        scratch: memory to overwrite, so that a long stream does not ask for new pages.
-    """
-    squared, energy = _square_norms(error), _square_norms(target)
-    if mask is None:
-        measured = torch.full_like(squared, error[0].numel())
-        visits = measured.new_full((), len(error))
-        mean, spread = target[0], visits.new_zeros(())  # all there is to one window
-        if len(error) > 1:
-            mean = target.mean(0)
-            spread = _square_norms(torch.sub(target, mean, out=scratch)).sum()
-    else:
-        measured = mask.flatten(1).sum(1).to(squared)
-        visits = mask.sum(0).to(squared)
-        mean = target.sum(0) / visits.clamp(min=1)
-        spread = torch.where(mask, target - mean, 0.0).square().sum()
-    seen = measured > 0
-    return PointwiseSums(
-        windows=seen.sum().to(squared),
-        points=measured.sum(),
-        squared=squared.sum(),
-        absolute=torch.abs(error, out=scratch).sum(),
-        energy=energy.sum(),
-        relative=(squared / energy).sqrt()[seen].sum(),
-        visits=visits,
-        mean=mean,
-        spread=spread,
-    )
+def _square_norm(values: Field) -> Float[Tensor, ""]:
+    """‖·‖² by a dot product, which needs no temporary field."""
+    return torch.dot(values.flatten(), values.flatten())
 
 
 def compute_pointwise(sums: PointwiseSums) -> dict[str, Tensor]:

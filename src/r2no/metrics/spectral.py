@@ -34,6 +34,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 _Window3 = tuple[int, int, int]
+_TOGETHER = 8  # windows whose transforms over time are made at once
 
 
 class SpectralSums(NamedTuple):
@@ -96,33 +97,38 @@ def cached_shells(axes: _Window3, device: torch.device) -> Shells:
     return Shells.build(axes, device=device)
 
 
-def _separable_products(
-    values: Float[Tensor, "batch channel time height width"], shells: Shells
-) -> tuple[Float[Tensor, "batch channel time"], Float[Tensor, "8 i j k batch channel"]]:
-    """Cosine and sine coefficients R over width, height, then time.
+def _planes(
+    values: Float[Tensor, "row time height width"], shells: Shells
+) -> Float[Tensor, "two_j two_k row time"]:
+    """Cosines, then sines, over width, and of these over height.
 
     Each product transforms the last axis and brings the result to the front, so the next axis
     is last in turn and nothing is copied.
-
-    Returns:
-        The sums over height and width of each frame, and R. Its first axis runs over cosine and
-        sine along time, height and width, the last fastest: ccc, ccs, csc, css, scc, ...
     """
-    along_time, along_height, along_width = shells.bases
-    batch, channel, time, height, width = values.shape
-    rows = along_width @ values.reshape(-1, width).T
-    rows = along_height @ rows.reshape(-1, height).T
-    frames = rows[0, : batch * channel * time].reshape(batch, channel, time)
-    products = along_time @ rows.reshape(-1, time).T
+    _, along_height, along_width = shells.bases
+    row, time, height, width = values.shape
+    lines = along_width @ values.reshape(-1, width).T
+    planes = along_height @ lines.reshape(-1, height).T
+    return planes.reshape(len(along_height), len(along_width), row, time)
+
+
+def _products(
+    planes: Float[Tensor, "two_j two_k row time"], shells: Shells
+) -> Float[Tensor, "8 i j k row"]:
+    """Cosine and sine coefficients R over all three axes.
+
+    The first axis runs over cosine and sine along time, height and width, the last fastest: ccc,
+    ccs, csc, css, scc, ...
+    """
     i, j, k = shells.index.shape
-    products = products.reshape(2, i, 2, j, 2, k, batch, channel).permute(0, 2, 4, 1, 3, 5, 6, 7)
-    return frames, products.flatten(0, 2)
+    products = shells.bases[0] @ planes.reshape(-1, planes.shape[-1]).T
+    return products.reshape(2, i, 2, j, 2, k, -1).permute(0, 2, 4, 1, 3, 5, 6).flatten(0, 2)
 
 
 def _octant_energy(
-    products: Float[Tensor, "8 i j k batch channel"],
-) -> Float[Tensor, "i j k batch channel"]:
-    """|F(i, j, k)|² of each window, F = Σ e Π (cos - i sin) over the three axes."""
+    products: Float[Tensor, "8 i j k *row"],
+) -> Float[Tensor, "i j k *row"]:
+    """|F(i, j, k)|² of each row, F = Σ e Π (cos - i sin) over the three axes."""
     ccc, ccs, csc, css, scc, scs, ssc, sss = products
     real: Tensor = ccc - css - scs - ssc
     imaginary: Tensor = sss - scc - csc - ccs
@@ -140,10 +146,10 @@ def _full_energy(
 
 
 def _by_shell(
-    energy: Float[Tensor, "i j k batch channel"], shells: Shells
-) -> Float[Tensor, "shell channel"]:
+    energy: Float[Tensor, "i j k batch *channel"], shells: Shells
+) -> Float[Tensor, "shell *channel"]:
     """Σ over windows and over the indices of each shell."""
-    total = energy.new_zeros(shells.num_shells + 1, energy.shape[-1])
+    total = energy.new_zeros(shells.num_shells + 1, *energy.shape[4:])
     total.index_add_(0, shells.index.flatten(), energy.sum(3).flatten(0, 2))
     return total[: shells.num_shells]
 
@@ -152,24 +158,49 @@ def full_shell_energy(
     values: Float[Tensor, "batch channel time height width"], shells: Shells
 ) -> Float[Tensor, "shell channel"]:
     """Σ over windows of Σ_{k in shell} m(k) |FFT(values)(k)|², the FFT unnormalised."""
-    _, products = _separable_products(values, shells)
-    return _by_shell(_full_energy(products, shells), shells)
+    products = _products(_planes(values.flatten(0, 1), shells), shells)
+    return _by_shell(_full_energy(products.unflatten(-1, values.shape[:2]), shells), shells)
 
 
-def spectral_sums(
-    fields: Float[Tensor, "2 batch channel time height width"],
-) -> SpectralSums:
-    """The sums of one batch from (error, target), float64, zero where nothing was measured."""
-    _, batch, _, time, height, width = fields.shape
-    shells = cached_shells((time, height, width), fields.device)
-    frames, products = _separable_products(fields.flatten(0, 1), shells)
-    octant = _octant_energy(products)
-    return SpectralSums(
-        octant=_by_shell(octant[..., :batch, :], shells),
-        full=_by_shell(_full_energy(products[..., :batch, :], shells), shells),
-        target=_by_shell(octant[..., batch:, :], shells),
-        frequency=torch.fft.fft(frames[:batch].sum(1), dim=1).abs().sum(),
-    )
+class SpectralPass:
+    """Adds up the windows of a batch, one at a time.
+
+    Transforms over width and height are made window by window, while its values are in the cache;
+    what is left of a window is small, and is finished for several at once.
+    """
+
+    def __init__(self, shells: Shells) -> None:
+        self._shells = shells
+        self._waiting: list[Tensor] = []  # of each window (two_j, two_k, field, channel, time)
+        self._sums: SpectralSums | None = None
+
+    def add(self, fields: Float[Tensor, "2 channel time height width"]) -> None:
+        """Add one window, as (error, target)."""
+        planes = _planes(fields.flatten(0, 1), self._shells)
+        self._waiting.append(planes.unflatten(2, fields.shape[:2]))
+        if len(self._waiting) == _TOGETHER:
+            self._finish()
+
+    def _finish(self) -> None:
+        planes, shells = torch.stack(self._waiting, dim=2), self._shells
+        self._waiting = []
+        products = _products(planes.flatten(2, 4), shells).unflatten(-1, planes.shape[2:5])
+        octant = _by_shell(_octant_energy(products), shells)
+        frames = planes[0, 0, :, 0].sum(1)  # of the error, (window, time): j = k = 0
+        sums = SpectralSums(
+            octant=octant[:, 0],
+            full=_by_shell(_full_energy(products[..., 0, :], shells), shells),
+            target=octant[:, 1],
+            frequency=torch.fft.fft(frames, dim=1).abs().sum(),
+        )
+        self._sums = sums if self._sums is None else self._sums.merge(sums)
+
+    def sums(self) -> SpectralSums:
+        """The sums of all windows added."""
+        if self._waiting:
+            self._finish()
+        assert self._sums is not None, "a pass is over at least one window"
+        return self._sums
 
 
 def _bands(name: str, by_shell: Float[Tensor, "shell channel"]) -> dict[str, Tensor]:
