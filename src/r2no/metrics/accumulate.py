@@ -16,7 +16,7 @@ from r2no.errors import (
 )
 from r2no.metrics.flow import KineticPass, KineticSums, compute_kinetic
 from r2no.metrics.pointwise import PointwisePass, PointwiseSums, compute_pointwise
-from r2no.metrics.spectral import SpectralPass, SpectralSums, cached_shells, compute_spectral
+from r2no.metrics.spectral import SpectralPass, SpectralSums, compute_spectral
 
 Measured = int | tuple[int, ...]
 
@@ -250,10 +250,7 @@ def _batch_sums(prediction: Tensor, target: Tensor, mask: Tensor | None) -> _Sum
     work = torch.empty((3, *target.shape[1:]), dtype=torch.float64, device=target.device)
     error, reference, scratch = work
     pointwise = PointwisePass(scratch)
-    planar: tuple[KineticPass, SpectralPass] | None = None
-    if target.ndim == 5:
-        shells = cached_shells(target.shape[2:], target.device)
-        planar = KineticPass(scratch), SpectralPass(shells)
+    planar = (KineticPass(scratch), SpectralPass(scratch)) if target.ndim == 5 else None
     for number in range(len(target)):
         measured = None if mask is None else mask[number]
         reference.copy_(target[number])

@@ -98,59 +98,62 @@ def cached_shells(axes: _Window3, device: torch.device) -> Shells:
 
 
 def _planes(
-    values: Float[Tensor, "row time height width"], shells: Shells
-) -> Float[Tensor, "two_j two_k row time"]:
-    """Cosines, then sines, over width, and of these over height.
+    values: Float[Tensor, "row time height width"],
+    shells: Shells,
+    *,
+    lines: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Float[Tensor, "two_j lines"]:
+    """Cosines, then sines, over width, and of these over height; lines run over (2k, row, time).
 
     Each product transforms the last axis and brings the result to the front, so the next axis
-    is last in turn and nothing is copied.
+    is last in turn and nothing is copied. ``lines`` and ``out`` are memory for both products.
     """
     _, along_height, along_width = shells.bases
-    row, time, height, width = values.shape
-    lines = along_width @ values.reshape(-1, width).T
-    planes = along_height @ lines.reshape(-1, height).T
-    return planes.reshape(len(along_height), len(along_width), row, time)
+    *_, height, width = values.shape
+    lines = torch.mm(along_width, values.reshape(-1, width).T, out=lines)
+    return torch.mm(along_height, lines.view(-1, height).T, out=out)
 
 
 def _products(
-    planes: Float[Tensor, "two_j two_k row time"], shells: Shells
-) -> Float[Tensor, "8 i j k row"]:
-    """Cosine and sine coefficients R over all three axes.
-
-    The first axis runs over cosine and sine along time, height and width, the last fastest: ccc,
-    ccs, csc, css, scc, ...
-    """
+    planes: Float[Tensor, "window two_j lines"], shells: Shells
+) -> Float[Tensor, "2 i window 2 j 2 k row"]:
+    """Coefficients R over all three axes; each axis of two runs over cosine and sine."""
     i, j, k = shells.index.shape
-    products = shells.bases[0] @ planes.reshape(-1, planes.shape[-1]).T
-    return products.reshape(2, i, 2, j, 2, k, -1).permute(0, 2, 4, 1, 3, 5, 6).flatten(0, 2)
+    along_time = shells.bases[0]
+    products = along_time @ planes.reshape(-1, along_time.shape[1]).T
+    return products.view(2, i, len(planes), 2, j, 2, k, -1)
 
 
 def _octant_energy(
-    products: Float[Tensor, "8 i j k *row"],
-) -> Float[Tensor, "i j k *row"]:
+    products: Float[Tensor, "2 i window 2 j 2 k row"],
+) -> Float[Tensor, "i window j k row"]:
     """|F(i, j, k)|² of each row, F = Σ e Π (cos - i sin) over the three axes."""
-    ccc, ccs, csc, css, scc, scs, ssc, sss = products
-    real: Tensor = ccc - css - scs - ssc
-    imaginary: Tensor = sss - scc - csc - ccs
-    return real.square() + imaginary.square()
+
+    def part(time: int, height: int, width: int) -> Tensor:
+        return products[time, :, :, height, :, width]
+
+    real = (part(0, 0, 0) - part(0, 1, 1)).sub_(part(1, 0, 1)).sub_(part(1, 1, 0))
+    imaginary = (part(1, 1, 1) - part(1, 0, 0)).sub_(part(0, 1, 0)).sub_(part(0, 0, 1))
+    return real.square_().addcmul_(imaginary, imaginary)
 
 
 def _full_energy(
-    products: Float[Tensor, "8 i j k batch channel"], shells: Shells
-) -> Float[Tensor, "i j k batch channel"]:
+    products: Float[Tensor, "2 i window 2 j 2 k row"], shells: Shells
+) -> Float[Tensor, "i window j k row"]:
     """Σ over the signs of (i, j, k) of |F|² = multiplicity · Σ R².
 
     The mixed terms of |F|² change sign with an index and cancel over its two signs.
     """
-    return products.square().sum(0).mul_(shells.multiplicity[..., None, None])
+    return products.square().sum((0, 3, 5)).mul_(shells.multiplicity[:, None, ..., None])
 
 
 def _by_shell(
-    energy: Float[Tensor, "i j k batch *channel"], shells: Shells
-) -> Float[Tensor, "shell *channel"]:
+    energy: Float[Tensor, "i window j k row"], shells: Shells
+) -> Float[Tensor, "shell row"]:
     """Σ over windows and over the indices of each shell."""
-    total = energy.new_zeros(shells.num_shells + 1, *energy.shape[4:])
-    total.index_add_(0, shells.index.flatten(), energy.sum(3).flatten(0, 2))
+    total = energy.new_zeros(shells.num_shells + 1, energy.shape[-1])
+    total.index_add_(0, shells.index.flatten(), energy.sum(1).flatten(0, 2))
     return total[: shells.num_shells]
 
 
@@ -158,8 +161,9 @@ def full_shell_energy(
     values: Float[Tensor, "batch channel time height width"], shells: Shells
 ) -> Float[Tensor, "shell channel"]:
     """Σ over windows of Σ_{k in shell} m(k) |FFT(values)(k)|², the FFT unnormalised."""
-    products = _products(_planes(values.flatten(0, 1), shells), shells)
-    return _by_shell(_full_energy(products.unflatten(-1, values.shape[:2]), shells), shells)
+    products = _products(_planes(values.flatten(0, 1), shells)[None], shells)
+    by_row = _by_shell(_full_energy(products, shells), shells)
+    return by_row.unflatten(-1, values.shape[:2]).sum(1)
 
 
 class SpectralPass:
@@ -169,29 +173,35 @@ class SpectralPass:
     what is left of a window is small, and is finished for several at once.
     """
 
-    def __init__(self, shells: Shells) -> None:
-        self._shells = shells
-        self._waiting: list[Tensor] = []  # of each window (two_j, two_k, field, channel, time)
+    def __init__(self, like: Float[Tensor, "channel time height width"]) -> None:
+        channel, time, height, width = like.shape
+        self._shells = shells = cached_shells((time, height, width), like.device)
+        _, two_j, two_k = (len(basis) for basis in shells.bases)
+        self._lines = like.new_empty(two_k, 2 * channel * time * height)
+        self._planes = like.new_empty(_TOGETHER, two_j, two_k * 2 * channel * time)
+        self._waiting = 0  # planes filled
         self._sums: SpectralSums | None = None
 
     def add(self, fields: Float[Tensor, "2 channel time height width"]) -> None:
         """Add one window, as (error, target)."""
-        planes = _planes(fields.flatten(0, 1), self._shells)
-        self._waiting.append(planes.unflatten(2, fields.shape[:2]))
-        if len(self._waiting) == _TOGETHER:
+        out = self._planes[self._waiting]
+        _planes(fields.flatten(0, 1), self._shells, lines=self._lines, out=out)
+        self._waiting += 1
+        if self._waiting == _TOGETHER:
             self._finish()
 
     def _finish(self) -> None:
-        planes, shells = torch.stack(self._waiting, dim=2), self._shells
-        self._waiting = []
-        products = _products(planes.flatten(2, 4), shells).unflatten(-1, planes.shape[2:5])
+        planes, shells = self._planes[: self._waiting], self._shells
+        self._waiting = 0
+        products = _products(planes, shells)
+        channel, time = products.shape[-1] // 2, shells.bases[0].shape[1]
         octant = _by_shell(_octant_energy(products), shells)
-        frames = planes[0, 0, :, 0].sum(1)  # of the error, (window, time): j = k = 0
+        frames = planes[:, 0, : channel * time].unflatten(1, (channel, time))  # j = k = 0
         sums = SpectralSums(
-            octant=octant[:, 0],
-            full=_by_shell(_full_energy(products[..., 0, :], shells), shells),
-            target=octant[:, 1],
-            frequency=torch.fft.fft(frames, dim=1).abs().sum(),
+            octant=octant[:, :channel],
+            full=_by_shell(_full_energy(products[..., :channel], shells), shells),
+            target=octant[:, channel:],
+            frequency=torch.fft.fft(frames.sum(1), dim=1).abs().sum(),
         )
         self._sums = sums if self._sums is None else self._sums.merge(sums)
 
