@@ -120,7 +120,7 @@ def main():
     arguments = parser.parse_args()
     print(f"{datetime.date.today()}, {platform.machine()}, torch {torch.__version__}\n")
     names = ("finetuned", "irno_selected", "global", "published", "nested")
-    print("| system | source | stride | seed | M | " + " | ".join(names) + " | levels | verdict |")
+    print("| system | source | stride | seed | M | " + " | ".join(names) + " | leading | verdict |")
     print("|" + "---|" * (7 + len(names)))
     held, ratios = True, []
     grid = (arguments.strides, arguments.backbones, arguments.systems, arguments.seeds)
@@ -133,7 +133,7 @@ def main():
             held &= errors["nested"] <= 1.005 * best
             held &= not deploy or errors["nested"] < errors["finetuned"]
             ratios.append(errors["nested"] / errors["published"])
-            levels = " > ".join(f"{r}x{a}" if r else "one" for r, a in nested.levels)
+            levels = " > ".join(f"{r}x{a}" if r else "one" for r, a in nested.leading.levels)
             values = " | ".join(f"{errors[name]:.5f}" for name in names)
             where = f"{system} | {backbone} | {stride} | {seed} | {members}"
             verdict = f"{nested.verdict.decision}, {100 * nested.verdict.gain:+.1f} %"

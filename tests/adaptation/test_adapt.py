@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from r2no.adaptation import (
     score_readouts,
 )
 from r2no.data import ArrayWindows, collate
+from r2no.ensemble import quadratic_error
+from r2no.ensemble.nested import refit_chains
 from r2no.errors import (
     ConfigError,
     EmptySplitError,
@@ -253,13 +256,19 @@ def test_gaps_have_no_influence_on_fit_or_score():
     assert np.isfinite(found[0][1])
 
 
-def test_budget_falls_with_evaluations_and_ends_at_the_model_itself(model):
+def test_budget_falls_with_evaluations_and_ends_at_the_leading_fit(model):
     points = model.budget()
     assert {(p.members, p.depth) for p in points} == {(m, d) for m in (1, 2) for d in (1, 2, 3)}
     assert all(p.evaluations == p.members * p.depth for p in points)
-    nested = model.ensemble.nested_
-    whole = float(((nested.before - nested.gains).sum() / nested.before.sum()).sqrt())
-    assert points[-1].error == pytest.approx(whole)
+    ensemble = model.ensemble
+    leading = replace(ensemble.nested_.leading, share=1.0)
+    after = before = 0.0
+    for fit, score in ensemble.folds_:
+        weights = refit_chains(ensemble.sums_.total(fit), ensemble.cells, [leading])
+        moments = ensemble.sums_.total(score).moments[0]
+        after += float(quadratic_error(moments, weights).sum())
+        before += float(moments[..., -1, -1].sum())
+    assert points[-1].error == pytest.approx((after / before) ** 0.5)
 
 
 def test_truncated_model_equals_one_fitted_to_fewer_columns(model, splits):

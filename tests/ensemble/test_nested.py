@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r2no import FourierCells, SpectralEnsemble
-from r2no.ensemble import FitBatch, quadratic_error, solve_nested
-from r2no.ensemble.nested import recentre, refit_levels
+from r2no.ensemble import FitBatch, NestedFit, quadratic_error, solve_nested
+from r2no.ensemble.nested import Chain, recentre, refit_chains
 from r2no.ensemble.ridge import ridge_path, ridge_solutions
 from r2no.ensemble.verdict import judge
 from r2no.errors import ConfigError, EmptySplitError
@@ -68,12 +68,13 @@ def test_recentred_moments_measure_the_error_left_over(seed):
 
 
 def test_plentiful_data_reach_the_fine_partitions_error():
-    """Weights differ in every fine cell: the tree must not merely smooth."""
+    """Weights differ in every fine cell: the mean must not merely smooth."""
     train, test = structured(0, 120, 0.3), structured(1, 40, 0.3)
     auto = nested(train)
     flat = auto.derive(ridge="auto")
     assert rmse(auto, test) <= 1.005 * rmse(flat, test)
-    assert auto.nested_.levels[-1] == (8, 4)
+    finest = [chain.share for chain in auto.nested_.chains if chain.levels[-1] == (8, 4)]
+    assert sum(finest) > 0.99
     assert auto.nested_.verdict.decision == "deploy"
 
 
@@ -103,7 +104,8 @@ def test_repairs_without_information_keep_the_source():
 def test_infinite_penalties_leave_the_source_at_every_level():
     model = nested(structured(0, 12, 0.3))
     fit = solve_nested(model.sums_, FOLDS, CELLS, grid=(math.inf,))
-    assert fit.levels == ()
+    assert fit.chains == ()
+    assert fit.leading == Chain((), (), 0.0)
     assert torch.equal(fit.weights, torch.zeros_like(fit.weights))
     assert torch.equal(fit.gains, torch.zeros_like(fit.gains))
 
@@ -112,22 +114,52 @@ def test_a_single_shared_cell_is_plain_ridge():
     data = problem(grid=GRID, windows=30)
     cells = FourierCells.single(GRID)
     model = nested(data, cells)
-    plain = model.derive(ridge=model.nested_.penalties[0])
-    torch.testing.assert_close(model.nested_.weights, plain.weights_)
-    assert model.nested_.levels == ((1, 1),)
+    (chain,) = model.nested_.chains
+    plain = model.derive(ridge=chain.penalties[0])
+    torch.testing.assert_close(model.nested_.weights, chain.share * plain.weights_)
+    assert chain.levels == ((1, 1),)
 
 
 def test_held_out_gains_are_those_of_fits_without_the_block():
-    """Refit the chosen levels by hand without the first two blocks and score them there."""
+    """Refit the chains by hand without each fold's blocks and score them there."""
     data = structured(0, 30, 0.3)
     model = nested(data)
     found = model.nested_
-    fit = tuple(g for g in range(6) if g > 1)
-    weights = refit_levels(model.sums_.total(fit), CELLS, found.levels, found.penalties)
-    for block in (0, 1):
-        moments = model.sums_.total((block,)).moments[0]
-        gain = (moments[..., -1, -1] - quadratic_error(moments, weights)).sum()
-        torch.testing.assert_close(found.gains[block], gain)
+    fits = [refit_chains(model.sums_.total(fit), CELLS, found.chains) for fit, _ in FOLDS]
+    mean = sum(fits) / len(fits)
+    for weights, (_, score) in zip(fits, FOLDS, strict=True):
+        for block in score:
+            moments = model.sums_.total((block,)).moments[0]
+            excess = quadratic_error(moments, weights) - _distance(moments, weights - mean)
+            gain = (moments[..., -1, -1] - excess).sum()
+            torch.testing.assert_close(found.gains[block], gain)
+
+
+def _distance(moments, move):
+    gram = moments[..., :-1, :-1]
+    return torch.einsum("...i,...ij,...j->...", move, gram, move)
+
+
+def test_shares_follow_the_held_out_errors():
+    """Cold: the best chain alone. Warm: near ties count about alike, the source takes its part."""
+    model = nested(structured(2, 12, 2.0))
+    cold, warm = (solve_nested(model.sums_, FOLDS, CELLS, temperature=tau) for tau in (1e-6, 1e6))
+    assert len(cold.chains) == 1
+    shares = [chain.share for chain in warm.chains]
+    assert shares == pytest.approx([1 / (len(shares) + 1)] * len(shares), rel=1e-3)
+    expected = refit_chains(model.sums_, CELLS, warm.chains)
+    torch.testing.assert_close(warm.weights, expected)
+    by_hand = sum(
+        chain.share * refit_chains(model.sums_, CELLS, [Chain(chain.levels, chain.penalties, 1.0)])
+        for chain in warm.chains
+    )
+    torch.testing.assert_close(warm.weights, by_hand)
+
+
+def test_decisions_of_earlier_versions_are_read():
+    old = {"levels": [[0, 0], [8, 4]], "penalties": [0.1, 1.0]}
+    fit = NestedFit.from_decisions(old, torch.zeros(1, 1, 1), torch.zeros(1), torch.zeros(1))
+    assert fit.chains == (Chain(((0, 0), (8, 4)), (0.1, 1.0), 1.0),)
 
 
 def test_nested_fit_survives_saving_and_deriving(tmp_path):
@@ -167,8 +199,10 @@ def test_verdict_needs_agreement_of_the_blocks():
     assert clear.decision == "deploy"
     assert clear.gain == pytest.approx(1 - math.sqrt(0.8))
     assert clear.interval[0] < clear.gain < clear.interval[1]
-    mixed = judge(torch.tensor([0.9, -0.5, 0.4, -0.3, 0.1, -0.2]).double(), before)
+    mixed = judge(torch.tensor([0.9, -0.5, 0.4, -0.4, 0.1, -0.3]).double(), before)
     assert mixed.decision == "keep the source"
+    too_small = judge(torch.full((6,), 0.005).double(), before)
+    assert too_small.decision == "keep the source"
     assert judge(torch.tensor([0.5]).double(), torch.ones(1).double()).decision == "keep the source"
     assert "keep the source" in str(mixed)
 

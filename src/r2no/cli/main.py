@@ -102,9 +102,10 @@ def _ensemble_notes(ensembles: dict[str, dict[str, Any]]) -> Iterator[str]:
             continue
         verdict = Verdict(**{**found["verdict"], "interval": tuple(found["verdict"]["interval"])})
         yield f"{name}: {verdict}."
-        levels = zip(found["nested"]["levels"], found["nested"]["penalties"], strict=True)
-        steps = [f"{_cells_name(*size)} (ridge {ridge:g})" for size, ridge in levels]
-        yield "  levels: " + (" > ".join(steps) or "none")
+        for chain in found["nested"]["chains"][:3]:
+            levels = zip(chain["levels"], chain["penalties"], strict=True)
+            steps = [f"{_cells_name(*size)} (ridge {ridge:g})" for size, ridge in levels]
+            yield f"  {100 * chain['share']:.0f} % of the mean: {' > '.join(steps)}"
     best = min(found["held_out_error"] for found in ensembles.values())
     if published["held_out_error"] > 1.02 * best:
         excess = 100 * (published["held_out_error"] / best - 1)

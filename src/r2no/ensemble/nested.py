@@ -1,13 +1,23 @@
-"""Nested cells: shrink every cell towards a coarser parent, as far as held-out data allow (M7).
+"""Nested cells: an average of fits from coarse to fine, as held-out data weigh them (M7).
 
-Levels are nested partitions, the root one cell for everything. Level by level each cell starts
-from its parent's weights and moves as far as its own sums justify,
+Partitions are nested, the root one cell for everything. On a chain of them each cell starts from
+its parent's weights and moves as far as its own sums justify,
 
     w_b = w_parent + (G_b + λ tr(G_b)/J I)⁻¹ (r_b - G_b w_parent),
 
-the root (left out if it does not help) starting from zero, i.e. from the source. Which partition
-comes next and its λ are chosen on held-out blocks; a level is added only if the blocks agree that
-it helps. All partitions are unions of the finest cells, so every level comes from the same sums.
+the first starting from zero, i.e. from the source. A chain is a partition by itself, or the root
+and then a partition; its penalties are those of lowest held-out error. The weights are the mean
+over the chains and the source (w = 0), each counting
+
+    a ∝ exp(-(E - E_min) / (τ E_min)),
+
+E being its held-out error. Chains much worse than the best count nothing, and near ties, which
+held-out blocks cannot tell apart, are averaged. All partitions are unions of the finest cells, so
+every chain comes from the same sums.
+
+A fold's fit saw less data than the final one. Of its held-out error, what stems from that is
+taken off: with w_k the fits of the folds and w̄ their mean, ‖w_k - w̄‖²_G of each scored block (the
+jackknife's estimate of the variance that the final fit will not have).
 """
 
 import math
@@ -26,19 +36,31 @@ from r2no.ensemble.verdict import Verdict, judge
 from r2no.errors import ConfigError, EmptySplitError
 from r2no.spectral import FourierCells
 
-#: Penalties tried at every level.
+#: Penalties tried on every partition.
 NESTED_GRID = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 
-#: A level is added if it lowers the held-out error by so many standard errors over the blocks ...
-STRICTNESS = 1.0
-#: ... and by this share: the best of a hundred trials looks a little better than it is.
-WORTH = 0.01
+#: τ: chains whose held-out errors differ by less than this share count about alike.
+TEMPERATURE = 0.01
 
-#: Penalties whose held-out errors differ by less than this share are tied; the smallest is taken,
-#: since the final fit has more data than any fold.
-TIED = 0.001
+#: Chains that would count less than this are left out.
+_LEAST_SHARE = 1e-3
 
 Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Partitions fitted one after the other, and how much they count.
+
+    Attributes:
+        levels: (bands, sectors) of each partition; (0, 0) is one cell shared by all channels.
+        penalties: λ of each.
+        share: Weight in the average.
+    """
+
+    levels: tuple[Size, ...]
+    penalties: tuple[float, ...]
+    share: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,16 +69,13 @@ class NestedFit:
 
     Attributes:
         weights: On the finest cells.
-        levels: The partitions used, root first: (bands, sectors); (0, 0) is one cell shared by all
-            channels.
-        penalties: λ of each level.
+        chains: What they are the mean of, largest share first; the source has the rest.
         gains: Held-out gain over the source of every block, each judged by a fit without it.
         before: Held-out error of the source of every block.
     """
 
     weights: Float[Tensor, "cell channel column"]
-    levels: tuple[Size, ...]
-    penalties: tuple[float, ...]
+    chains: tuple[Chain, ...]
     gains: Float[Tensor, " block"]
     before: Float[Tensor, " block"]
 
@@ -65,17 +84,39 @@ class NestedFit:
         """Deploy or keep the source, from the held-out gains."""
         return judge(self.gains, self.before)
 
+    @property
+    def leading(self) -> Chain:
+        """The chain that counts most; an empty one if the source alone counts."""
+        return self.chains[0] if self.chains else Chain((), (), 0.0)
+
     def decisions(self) -> dict[str, list[Any]]:
         """What was decided, JSON-able."""
-        return {"levels": [list(size) for size in self.levels], "penalties": list(self.penalties)}
+        return {
+            "chains": [
+                {
+                    "levels": [list(size) for size in chain.levels],
+                    "penalties": list(chain.penalties),
+                    "share": chain.share,
+                }
+                for chain in self.chains
+            ]
+        }
 
     @classmethod
     def from_decisions(
         cls, decisions: dict[str, list[Any]], weights: Tensor, gains: Tensor, before: Tensor
     ) -> "NestedFit":
-        """Inverse of :meth:`decisions`."""
-        levels = tuple((radial, angular) for radial, angular in decisions["levels"])
-        return cls(weights, levels, tuple(decisions["penalties"]), gains, before)
+        """Inverse of :meth:`decisions`; reads the single chain of earlier versions too."""
+        stored = decisions.get("chains", [{**decisions, "share": 1.0}])
+        chains = tuple(
+            Chain(
+                tuple((radial, angular) for radial, angular in chain["levels"]),
+                tuple(chain["penalties"]),
+                chain["share"],
+            )
+            for chain in stored
+        )
+        return cls(weights, chains, gains, before)
 
 
 def solve_nested(
@@ -85,9 +126,9 @@ def solve_nested(
     *,
     judged: GramSums | None = None,
     grid: Sequence[float] = NESTED_GRID,
-    strictness: float = STRICTNESS,
+    temperature: float = TEMPERATURE,
 ) -> NestedFit:
-    """Grow the tree on the folds, then fit it on all groups.
+    """Weigh the chains on the folds, then fit them on all groups.
 
     Args:
         sums: Gram sums on the finest cells, by group (block of windows).
@@ -95,7 +136,7 @@ def solve_nested(
         finest: The finest polar partition considered.
         judged: Sums of the same windows under the weighting that judges; default ``sums``.
         grid: Penalties tried.
-        strictness: Standard errors over the blocks by which a level must help.
+        temperature: τ.
     """
     if not folds:
         raise EmptySplitError(
@@ -103,47 +144,43 @@ def solve_nested(
             "Give more windows, or a fixed partition and `ridge`."
         )
     search = _Search(sums, folds, finest, tuple(grid), judged)
-    state, steps = search.source(), []
-    root = search.attempt(state, search.root)
-    if root.helps(state, strictness):
-        state, steps = root, [root]
-    while (step := search.climb(state)) is not None and step.helps(state, strictness):
-        state, steps = step, [*steps, step]
-    levels, penalties = [step.size for step in steps], [step.ridge for step in steps]
-    weights = search.refit(levels, penalties)
-    before = search.source().errors
-    return NestedFit(weights, tuple(levels), tuple(penalties), before - state.errors, before)
+    source = search.source()
+    trials = [trial for trial in search.trials() if math.inf not in trial.penalties]
+    scores = torch.tensor([float(trial.errors.sum()) for trial in (source, *trials)])
+    least = scores.min().clamp_min(torch.finfo(scores.dtype).tiny)
+    shares = torch.softmax(-(scores - least) / (temperature * least), 0)
+    shares = torch.where(shares < _LEAST_SHARE, 0.0, shares)
+    shares = shares / shares.sum()
+    pairs = zip(trials, shares[1:].tolist(), strict=True)
+    counted = [(trial, share) for trial, share in pairs if share]
+    errors = search.errors_of_mean(counted)
+    chains = sorted(
+        (Chain(trial.levels, trial.penalties, share) for trial, share in counted),
+        key=lambda chain: -chain.share,
+    )
+    weights = search.refit(chains)
+    return NestedFit(weights, tuple(chains), source.errors - errors, source.errors)
 
 
-def refit_levels(
-    sums: GramSums, finest: FourierCells, levels: Sequence[Size], penalties: Sequence[float]
+def refit_chains(
+    sums: GramSums, finest: FourierCells, chains: Sequence[Chain]
 ) -> Float[Tensor, "cell channel column"]:
-    """Fit given levels with given penalties on the total of ``sums``; on the finest cells."""
-    return _Search(sums, (), finest, ()).refit(levels, penalties)
+    """The mean of given chains, fitted on the total of ``sums``; on the finest cells."""
+    return _Search(sums, (), finest, ()).refit(chains)
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
-    """A level under trial: its weights by fold on the occupied finest cells, and its scores."""
+class _Trial:
+    """A chain under trial: its weights by fold on the occupied finest cells, and its scores."""
 
-    size: Size
-    ridge: float
+    levels: tuple[Size, ...]
+    penalties: tuple[float, ...]
     weights: list[Tensor]
     errors: Float[Tensor, " block"]
 
-    @property
-    def score(self) -> float:
-        return float(self.errors.sum())
-
-    def helps(self, before: "_Step", strictness: float) -> bool:
-        """Whether the blocks agree that this level lowers the held-out error."""
-        gains = before.errors - self.errors
-        noise = float(gains.std()) * math.sqrt(len(gains)) if len(gains) > 1 else math.inf
-        return float(gains.sum()) > max(strictness * noise, WORTH * before.score)
-
 
 class _Search:
-    """Held-out search over polar partitions nested in the finest one."""
+    """Held-out trials of polar partitions nested in the finest one."""
 
     def __init__(
         self,
@@ -161,67 +198,58 @@ class _Search:
         self._blocks = [(judged or sums).moments[list(score)][:, occupied] for _, score in folds]
         self._all = sums.total().moments[0, occupied]
         self._maps: dict[Size, tuple[Tensor, int]] = {}
-        self.root: Size = (1, 1) if finest.shared_channels else (0, 0)
-        self._bands, self._sectors = _halvings(finest.radial), _halvings(finest.angular)
+        self._root: Size = (1, 1) if finest.shared_channels else (0, 0)
 
-    def source(self) -> _Step:
+    def source(self) -> _Trial:
         """Zero weights everywhere."""
         size = self._all.shape[-1] - 1
         zeros = self._all.new_zeros(*self._all.shape[:2], size)
         errors = torch.cat([block[..., -1, -1].sum((1, 2)) for block in self._blocks])
-        return _Step((0, 0), math.inf, [zeros] * len(self._fits), errors)
+        return _Trial((), (), [zeros] * len(self._fits), errors)
 
-    def climb(self, state: _Step) -> _Step | None:
-        """The best finer partition: every second number of bands and sectors, then climbing.
+    def trials(self) -> list[_Trial]:
+        """The root, every partition by itself, and every partition after the root."""
+        bands, sectors = _halvings(self._finest.radial), _halvings(self._finest.angular)
+        sizes = [(r, a) for r in bands[::-1][::2] for a in sectors[::-1][::2]]
+        sizes = [size for size in sizes if size != self._root]
+        source = self.source()
+        root = self._attempt(source, self._root)
+        return [root, *(self._attempt(start, size) for start in (source, root) for size in sizes)]
 
-        Neighbours on the lattice of (bands, sectors) are tried until none is better, so that most
-        partitions are never fitted.
-        """
-        least = (max(state.size[0], 1), max(state.size[1], 1))
-        allowed = [
-            (r, a) for r in self._bands for a in self._sectors if r >= least[0] and a >= least[1]
-        ]
-        allowed = [size for size in allowed if size != state.size]
-        if not allowed:
-            return None
-        tried = {size: self.attempt(state, size) for size in _thinned(allowed)}
-        while True:
-            here = min(tried.values(), key=lambda step: step.score)
-            near = [size for size in self._neighbours(here.size) if size in allowed]
-            fresh = [size for size in near if size not in tried]
-            if not fresh:
-                return here
-            tried |= {size: self.attempt(state, size) for size in fresh}
+    def errors_of_mean(self, counted: Sequence[tuple[_Trial, float]]) -> Float[Tensor, " block"]:
+        """Held-out errors of the mean of trials; the source has the rest."""
+        mean = self.source().weights
+        for trial, share in counted:
+            mean = [total + share * part for total, part in zip(mean, trial.weights, strict=True)]
+        return _held_out(self._blocks, [weights[None] for weights in mean])[:, 0]
 
-    def refit(self, levels: Sequence[Size], penalties: Sequence[float]) -> Tensor:
-        """The chosen levels and penalties, fitted on all groups; on the finest cells."""
+    def refit(self, chains: Sequence[Chain]) -> Tensor:
+        """The mean of the chains, fitted on all groups; on the finest cells."""
         _, channels, size = self._all.shape[:3]
-        weights = self._all.new_zeros(*self._all.shape[:2], size - 1)
-        for level, ridge in zip(levels, penalties, strict=True):
-            weights = self._spread(self._path(self._all, weights, level, [ridge])[0], level)
-        everywhere = weights.new_zeros(self._finest.num_cells, channels, size - 1)
-        everywhere[self._finest.occupied] = weights
+        mean = self._all.new_zeros(*self._all.shape[:2], size - 1)
+        for chain in chains:
+            weights = torch.zeros_like(mean)
+            for level, ridge in zip(chain.levels, chain.penalties, strict=True):
+                weights = self._spread(self._path(self._all, weights, level, [ridge])[0], level)
+            mean += chain.share * weights
+        everywhere = mean.new_zeros(self._finest.num_cells, channels, size - 1)
+        everywhere[self._finest.occupied] = mean
         return everywhere
 
-    def attempt(self, state: _Step, size: Size) -> _Step:
-        """A partition with its penalty of lowest held-out error, starting from ``state``.
-
-        In a tie the smallest penalty: see ``TIED``.
-        """
+    def _attempt(self, start: _Trial, size: Size) -> _Trial:
+        """A partition with its penalty of lowest held-out error, starting from ``start``."""
         paths = [
-            self._path(fit, start, size, self._grid)
-            for fit, start in zip(self._fits, state.weights, strict=True)
+            self._path(fit, weights, size, self._grid)
+            for fit, weights in zip(self._fits, start.weights, strict=True)
         ]
-        errors = torch.cat(
-            [
-                quadratic_error(self._coarse(block, size)[:, None], path[None]).sum((2, 3))
-                for block, path in zip(self._blocks, paths, strict=True)
-            ]
-        )  # block, ridge
-        total = errors.sum(0)
-        number = int((total <= (1 + TIED) * total.min()).nonzero()[0])
-        weights = [self._spread(path[number], size) for path in paths]
-        return _Step(size, self._grid[number], weights, errors[:, number])
+        errors = _held_out([self._coarse(block, size) for block in self._blocks], paths)
+        number = int(errors.sum(0).argmin())
+        return _Trial(
+            (*start.levels, size),
+            (*start.penalties, self._grid[number]),
+            [self._spread(path[number], size) for path in paths],
+            errors[:, number],
+        )
 
     def _path(
         self, moments: Tensor, start: Tensor, size: Size, grid: Sequence[float]
@@ -263,13 +291,19 @@ class _Search:
         """Weights of a level on the finest cells and all channels."""
         return weights[self._map(size)[0]].expand(-1, self._all.shape[1], -1)
 
-    def _neighbours(self, size: Size) -> list[Size]:
-        found = []
-        for axis, values in enumerate((self._bands, self._sectors)):
-            place = values.index(size[axis])
-            for other in values[max(place - 1, 0) : place + 2]:
-                found.append((other, size[1]) if axis == 0 else (size[0], other))
-        return [other for other in found if other != size]
+
+def _held_out(
+    blocks: Sequence[Float[Tensor, "block cell channel column_and_target column_and_target"]],
+    fits: Sequence[Float[Tensor, "ridge cell channel column"]],
+) -> Float[Tensor, "all_blocks ridge"]:
+    """Errors of each fold's fits on its blocks, less the fits' distance from their mean."""
+    mean = torch.stack(list(fits)).mean(0)
+    errors = []
+    for moments, fit in zip(blocks, fits, strict=True):
+        away = torch.nn.functional.pad(fit - mean, (0, 1))  # no target column
+        excess = torch.einsum("rkci,bkcij,rkcj->br", away, moments, away)
+        errors.append(quadratic_error(moments[:, None], fit[None]).sum((2, 3)) - excess)
+    return torch.cat(errors)
 
 
 def _halvings(number: int) -> list[int]:
@@ -279,12 +313,6 @@ def _halvings(number: int) -> list[int]:
         number //= 2
         numbers.append(number)
     return sorted({1, *numbers})
-
-
-def _thinned(sizes: Sequence[Size]) -> list[Size]:
-    """Those with every second number of bands and of sectors, the largest included."""
-    bands, sectors = (sorted({size[axis] for size in sizes})[::-1][::2] for axis in (0, 1))
-    return [size for size in sizes if size[0] in bands and size[1] in sectors]
 
 
 def recentre(

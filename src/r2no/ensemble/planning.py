@@ -12,7 +12,7 @@ from torch import Tensor
 
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.model import SpectralEnsemble
-from r2no.ensemble.nested import refit_levels
+from r2no.ensemble.nested import refit_chains
 from r2no.ensemble.ridge import quadratic_error, ridge_path
 from r2no.errors import ConfigError, EmptySplitError, NotFittedError
 
@@ -54,7 +54,7 @@ class LearningPoint:
 def budget(ensemble: SpectralEnsemble) -> list[BudgetPoint]:
     """Held-out error against evaluations, for every number of members and every depth.
 
-    Levels and penalties are those of the whole ensemble.
+    Partition and penalty are those that count most in the whole ensemble.
     """
     columns, sums = ensemble.columns_, ensemble.sums_
     if columns is None or sums is None:
@@ -83,8 +83,8 @@ def learning_curve(
 ) -> list[LearningPoint]:
     """Held-out error when fitting on 1, 2, ... blocks, each drawn ``repeats`` times.
 
-    Levels and penalties are those of the whole ensemble, so the curve shows what the weights
-    need, and is a little optimistic where few blocks would also have chosen coarser levels.
+    Partition and penalty are those that count most in the whole ensemble, so the curve shows what
+    the weights need, and is a little optimistic where few blocks would prefer coarser cells.
     """
     sums = ensemble.sums_
     if sums is None:
@@ -139,8 +139,8 @@ def _fold_error(
 
 def _refit(ensemble: SpectralEnsemble, sums: GramSums) -> Tensor:
     if ensemble.nested_ is not None:
-        nested = ensemble.nested_
-        return refit_levels(sums, ensemble.cells, nested.levels, nested.penalties)
+        chain = replace(ensemble.nested_.leading, share=1.0)
+        return refit_chains(sums, ensemble.cells, [chain])
     assert ensemble.ridge_ is not None
     return ridge_path(sums.moments[0], [ensemble.ridge_])[0]
 

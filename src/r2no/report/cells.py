@@ -78,9 +78,8 @@ def _level(ensemble: SpectralEnsemble) -> tuple[int, int]:
     """Bands and sectors between which the weights differ."""
     if ensemble.nested_ is None:
         return max(ensemble.cells.radial, 1), max(ensemble.cells.angular, 1)
-    levels = ensemble.nested_.levels
-    radial, angular = levels[-1] if levels else (1, 1)
-    return max(radial, 1), max(angular, 1)
+    sizes = [(1, 1), *(chain.levels[-1] for chain in ensemble.nested_.chains)]
+    return max(size[0] for size in sizes), max(size[1] for size in sizes)
 
 
 def _on_shown_cells(ensemble: SpectralEnsemble) -> SpectralEnsemble:

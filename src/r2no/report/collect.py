@@ -103,8 +103,7 @@ def _fit(model: AdaptedModel | StoredModel) -> dict[str, Any]:
         "step_size": model.settings.repair.step_size,
         "occupied_cells": int(ensemble.cells.occupied.sum()),
         "ridge": ensemble.ridge_,
-        "levels": [] if nested is None else [list(size) for size in nested.levels],
-        "penalties": [] if nested is None else list(nested.penalties),
+        "chains": [] if nested is None else nested.decisions()["chains"],
     }
 
 

@@ -74,7 +74,7 @@ class ReportData:
     Attributes:
         title: Of the page.
         verdict: Decision, gain, interval and blocks, or ``None`` for a published fit.
-        fit: Windows, blocks, members, steps, cells and levels of the fit.
+        fit: Windows, blocks, members, steps, cells and chains of the fit.
         fields: Grid, frames, channels and units.
         retention: Cells, weights and what they do, see :func:`r2no.report.cells.cells_json`.
         depth_change: As in :class:`Evaluation`, but on the fit split.
