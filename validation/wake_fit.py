@@ -52,7 +52,9 @@ def main():
     for number in (1, 2, 4, 8, 10):
         windows = wake.real_fit.subset(range(number))
         cache = cached_source(source, windows, work / "source", batch_size=8, reporter=reporter)
-        nested, _, _ = fit_ensemble(model.trajectories, windows, cache, model.settings, reporter)
+        nested, _, _ = fit_ensemble(
+            model.trajectories, windows, cache, model.settings, reporter, recordings=number
+        )
         flat = nested.derive(ridge="auto")
         chosen = {"nested": nested}
         for radial, angular in FIXED:

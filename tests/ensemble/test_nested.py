@@ -156,6 +156,17 @@ def test_shares_follow_the_held_out_errors():
     torch.testing.assert_close(warm.weights, by_hand)
 
 
+def test_few_recordings_of_more_leave_the_source_a_share():
+    data = structured(0, 30, 0.3)
+    whole = nested(data).nested_
+    for recordings, trust in ((1, 1 / 2), (2, 2 / 3), (4, 1.0)):
+        found = nested(data, recordings=recordings).nested_
+        torch.testing.assert_close(found.weights, trust * whole.weights)
+    merged = nested(data, recordings=1).merge(nested(structured(5, 30, 0.3), recordings=2))
+    assert merged.recordings == 3
+    assert sum(chain.share for chain in merged.nested_.chains) == pytest.approx(3 / 4)
+
+
 def test_decisions_of_earlier_versions_are_read():
     old = {"levels": [[0, 0], [8, 4]], "penalties": [0.1, 1.0]}
     fit = NestedFit.from_decisions(old, torch.zeros(1, 1, 1), torch.zeros(1), torch.zeros(1))

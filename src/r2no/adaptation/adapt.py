@@ -96,7 +96,9 @@ def adapt(
         side_by_side(trainings, jobs=settings.jobs, reporter=reporter)
         repair = settings.repair
         loops = Trajectories(tuple(modules), *normalisers, repair.steps, repair.step_size)
-        ensemble, errors, exponents = fit_ensemble(loops, fit, caches[1], settings, reporter)
+        ensemble, errors, exponents = fit_ensemble(
+            loops, fit, caches[1], settings, reporter, recordings=_recordings(train, fit)
+        )
         frozen.check()
     provenance: dict[str, Any] = {
         "source": frozen.fingerprint,
@@ -146,16 +148,32 @@ def _with_arguments(
     return settings.model_copy(update=update)
 
 
+def _trajectories(windows: Windows) -> int:
+    return len(windows.origins[:, 0].unique())
+
+
+def _recordings(train: Windows, fit: Windows) -> int | None:
+    """Recordings of the fit split, where the train split has more of them; else ``None``.
+
+    With as many in both, the splits are stretches of the same recordings, and so will be the use.
+    """
+    count = _trajectories(fit)
+    return count if count < _trajectories(train) else None
+
+
 def fit_ensemble(
     loops: Trajectories,
     fit: Windows,
     cache: SourceCache,
     settings: AdaptSettings,
     reporter: Reporter,
+    *,
+    recordings: int | None = None,
 ) -> tuple[SpectralEnsemble, DepthErrors, list[dict[str, float]]]:
     """One pass over the fit split: the fitted ensemble, the errors by depth and band.
 
-    Last, if a weighting was chosen, the held-out scores of each exponent.
+    ``recordings`` as in :class:`SpectralEnsemble`. The third result, if a weighting was chosen, are
+    the held-out scores of each exponent.
     """
     fields, chosen = fit.fields, settings.ensemble
     flat = len(fields.grid) == 2
@@ -174,6 +192,7 @@ def fit_ensemble(
         base_column=chosen.base_column,
         ridge_grid=chosen.ridge_grid,
         lead_groups=chosen.lead_groups,
+        recordings=recordings,
     )
     errors = DepthErrors.empty(
         FourierCells.bands(fields.grid),
@@ -220,7 +239,15 @@ def update(
         weighting = {"weight_exponent": model.ensemble.weight_exponent, "target": None}
         same = model.settings.ensemble.model_copy(update=weighting)
         settings = model.settings.model_copy(update={"ensemble": same})
-        ensemble, errors, _ = fit_ensemble(model.trajectories, windows, cache, settings, reporter)
+        known = model.ensemble.recordings is not None
+        ensemble, errors, _ = fit_ensemble(
+            model.trajectories,
+            windows,
+            cache,
+            settings,
+            reporter,
+            recordings=_trajectories(windows) if known else None,
+        )
     provenance = {**model.provenance, "fit": windows.fingerprint}
     return model.merge(replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance))
 

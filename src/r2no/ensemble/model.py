@@ -39,6 +39,9 @@ class SpectralEnsemble:
         depths: Retained depths S; default all.
         ridge_grid: Candidates for "auto".
         lead_groups: Groups of lead time with weights of their own; 1 shares them over the horizon.
+        recordings: Number k of recordings the windows come from, if the model is to be used on
+            others. Time blocks of fewer than four do not show what carries over to others, so a
+            nested fit then gives the source a share of 1/(k + 1).
 
     Attributes:
         weights_: (cell, channel, column), after :meth:`fit`; with several groups of lead time the
@@ -61,6 +64,7 @@ class SpectralEnsemble:
         depths: Sequence[int] | None = None,
         ridge_grid: Sequence[Number] = RIDGE_GRID,
         lead_groups: int = 1,
+        recordings: int | None = None,
     ) -> None:
         self.cells = cells
         self.ridge = ridge if isinstance(ridge, str) else float(ridge)
@@ -70,6 +74,7 @@ class SpectralEnsemble:
         self.depths = None if depths is None else tuple(depths)
         self.ridge_grid = tuple(float(value) for value in ridge_grid)
         self.lead_groups = lead_groups
+        self.recordings = recordings
         self.weights_: Tensor | None = None
         self.ridge_: float | None = None
         self.nested_: NestedFit | None = None
@@ -189,13 +194,20 @@ class SpectralEnsemble:
                 "`batches` held no windows, so there is nothing to fit. Give at least one."
             )
         if self.ridge == "nested":
-            self.nested_ = solve_nested(sums, self.folds_, self.cells, judged=judged)
+            self.nested_ = solve_nested(
+                sums, self.folds_, self.cells, judged=judged, trust=self._trust()
+            )
             self._set_weights(self._justified(self.nested_))
             return self
         auto = self.ridge == "auto"
         self.ridge_ = self._choose_ridge(sums, judged or sums) if auto else float(self.ridge)
         self._set_weights(ridge_path(whole.moments[0], [self.ridge_])[0])
         return self
+
+    def _trust(self) -> float:
+        """k/(k + 1) with k recordings of more, 1 from four on: see ``recordings``."""
+        few = self.recordings is not None and self.recordings < 4
+        return self.recordings / (self.recordings + 1) if few and self.recordings else 1.0
 
     @staticmethod
     def _justified(nested: NestedFit) -> Tensor:
@@ -232,7 +244,9 @@ class SpectralEnsemble:
         Groups stay apart, so that held-out choices are made on the blocks of both.
         """
         mine, theirs = self._sums(), other._sums()
-        if self.columns_ != other.columns_ or self._settings() != other._settings():
+        count = self.recordings and other.recordings and self.recordings + other.recordings
+        alike = {**other._settings(), "recordings": self.recordings}
+        if self.columns_ != other.columns_ or self._settings() != alike:
             raise ShapeError(
                 "`other` must have the same cells, columns, measured channels and weighting, but "
                 f"got {other._settings()} against {self._settings()}. Fit both alike."
@@ -240,6 +254,7 @@ class SpectralEnsemble:
         if not torch.equal(self.cells.index, other.cells.index):
             raise ShapeError("`other` uses another partition. Fit both with the same cells.")
         self.folds_ = join_folds(self.folds_, other.folds_, offset=len(mine.windows))
+        self.recordings = count
         return self.solve(mine.beside(theirs))
 
     def derive(
@@ -407,6 +422,7 @@ class SpectralEnsemble:
             "depths": None if self.depths is None else list(self.depths),
             "ridge_grid": list(self.ridge_grid),
             "lead_groups": self.lead_groups,
+            "recordings": self.recordings,
         }
 
     def _set_weights(self, weights: Tensor) -> None:

@@ -127,6 +127,7 @@ def solve_nested(
     judged: GramSums | None = None,
     grid: Sequence[float] = NESTED_GRID,
     temperature: float = TEMPERATURE,
+    trust: float = 1.0,
 ) -> NestedFit:
     """Weigh the chains on the folds, then fit them on all groups.
 
@@ -137,6 +138,7 @@ def solve_nested(
         judged: Sums of the same windows under the weighting that judges; default ``sums``.
         grid: Penalties tried.
         temperature: τ.
+        trust: What the chains may count together; the source has the rest.
     """
     if not folds:
         raise EmptySplitError(
@@ -150,7 +152,7 @@ def solve_nested(
     least = scores.min().clamp_min(torch.finfo(scores.dtype).tiny)
     shares = torch.softmax(-(scores - least) / (temperature * least), 0)
     shares = torch.where(shares < _LEAST_SHARE, 0.0, shares)
-    shares = shares / shares.sum()
+    shares = trust * shares / shares.sum()
     pairs = zip(trials, shares[1:].tolist(), strict=True)
     counted = [(trial, share) for trial, share in pairs if share]
     errors = search.errors_of_mean(counted)
