@@ -295,7 +295,7 @@ class _Search:
 
 
 def _held_out(
-    blocks: Sequence[Float[Tensor, "block cell channel column_and_target column_and_target"]],
+    blocks: Sequence[Float[Tensor, "_ cell channel column_and_target column_and_target"]],
     fits: Sequence[Float[Tensor, "ridge cell channel column"]],
 ) -> Float[Tensor, "all_blocks ridge"]:
     """Errors of each fold's fits on its blocks, less the fits' distance from their mean."""
