@@ -146,6 +146,9 @@ def test_verdict_is_said_in_plain_words(data):
     assert (deploy.kind, deploy.line) == ("deploy", "Deploy the adapted model")
     assert "2.1\u00a0% below the source's" in deploy.sentences[0]
     assert "+1.3\u00a0% to +2.9\u00a0%" in deploy.sentences[0]
+    assert "lower end of the interval is a gain" in deploy.sentences[1]
+    unsure = verdict(data, "deploy", 0.021, (-0.013, 0.055))
+    assert "the interval includes a loss" in unsure.sentences[1]
     keep = verdict(data, "keep the source", -0.004, (-0.02, 0.01))
     assert (keep.kind, keep.line) == ("keep", "Keep the source")
     assert "0.4\u00a0% above the source's" in keep.sentences[0]

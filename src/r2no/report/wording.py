@@ -79,11 +79,16 @@ def _held_out(data: ReportData) -> list[str]:
     else:
         words += "; too few blocks to give an interval."
     if verdict["decision"] == "deploy":
-        return [words, "Even the lower end of the interval is a gain."]
+        sure = "Even the lower end of the interval is a gain."
+        unsure = (
+            "The gain is larger than half its scatter over the blocks, but the interval includes a "
+            "loss: the blocks disagree. More fit data would settle it."
+        )
+        return [words, sure if low > 0 else unsure]
     return [
         words,
-        "A gain is not certain enough, so all weights are zero: the model answers exactly as its "
-        "source does.",
+        "That is not enough (1\u00a0% of the squared error and half its scatter), so all weights "
+        "are zero: the model answers exactly as its source does.",
     ]
 
 
