@@ -165,6 +165,8 @@ def test_few_recordings_of_more_leave_the_source_a_share():
     merged = nested(data, recordings=1).merge(nested(structured(5, 30, 0.3), recordings=2))
     assert merged.recordings == 3
     assert sum(chain.share for chain in merged.nested_.chains) == pytest.approx(3 / 4)
+    with pytest.raises(ConfigError, match="recordings"):
+        nested(data, recordings=0)
 
 
 def test_decisions_of_earlier_versions_are_read():

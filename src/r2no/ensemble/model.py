@@ -206,8 +206,8 @@ class SpectralEnsemble:
 
     def _trust(self) -> float:
         """k/(k + 1) with k recordings of more, 1 from four on: see ``recordings``."""
-        few = self.recordings is not None and self.recordings < 4
-        return self.recordings / (self.recordings + 1) if few and self.recordings else 1.0
+        count = self.recordings
+        return count / (count + 1) if count is not None and count < 4 else 1.0
 
     @staticmethod
     def _justified(nested: NestedFit) -> Tensor:
@@ -453,5 +453,7 @@ class SpectralEnsemble:
             raise ConfigError(
                 f"`ridge` must be 'auto', 'nested' or a number >= 0, but got {self.ridge!r}."
             )
+        if self.recordings is not None and self.recordings < 1:
+            raise ConfigError(f"`recordings` must be at least 1 or None, got {self.recordings}.")
         if self.weight_exponent < 0:
             raise ConfigError(f"`weight_exponent` must be >= 0, got {self.weight_exponent}.")
