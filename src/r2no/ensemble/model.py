@@ -195,25 +195,14 @@ class SpectralEnsemble:
             )
         if self.ridge == "nested":
             self.nested_ = solve_nested(
-                sums, self.folds_, self.cells, judged=judged, trust=self._trust()
+                sums, self.folds_, self.cells, judged=judged, recordings=self.recordings
             )
-            self._set_weights(self._justified(self.nested_))
+            self._set_weights(self.nested_.deployed)
             return self
         auto = self.ridge == "auto"
         self.ridge_ = self._choose_ridge(sums, judged or sums) if auto else float(self.ridge)
         self._set_weights(ridge_path(whole.moments[0], [self.ridge_])[0])
         return self
-
-    def _trust(self) -> float:
-        """k/(k + 1) with k recordings of more, 1 from four on: see ``recordings``."""
-        count = self.recordings
-        return count / (count + 1) if count is not None and count < 4 else 1.0
-
-    @staticmethod
-    def _justified(nested: NestedFit) -> Tensor:
-        """The nested weights, or zeros (the source) where the verdict is to keep it."""
-        deploy = nested.verdict.decision == "deploy"
-        return nested.weights if deploy else torch.zeros_like(nested.weights)
 
     def _choose_ridge(self, sums: GramSums, judged: GramSums) -> float:
         """Lowest held-out error over the folds; in a tie the larger penalty."""

@@ -42,6 +42,9 @@ NESTED_GRID = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 #: τ: chains whose held-out errors differ by less than this share count about alike.
 TEMPERATURE = 0.01
 
+#: From so many recordings on, held-out blocks are whole recordings and show what carries over.
+_ENOUGH_RECORDINGS = 4
+
 #: Chains that would count less than this are left out.
 _LEAST_SHARE = 1e-3
 
@@ -83,6 +86,12 @@ class NestedFit:
     def verdict(self) -> Verdict:
         """Deploy or keep the source, from the held-out gains."""
         return judge(self.gains, self.before)
+
+    @property
+    def deployed(self) -> Float[Tensor, "cell channel column"]:
+        """The weights, or zeros (the source) where the verdict is to keep it."""
+        keep = self.verdict.decision == "keep the source"
+        return torch.zeros_like(self.weights) if keep else self.weights
 
     @property
     def leading(self) -> Chain:
@@ -127,7 +136,7 @@ def solve_nested(
     judged: GramSums | None = None,
     grid: Sequence[float] = NESTED_GRID,
     temperature: float = TEMPERATURE,
-    trust: float = 1.0,
+    recordings: int | None = None,
 ) -> NestedFit:
     """Weigh the chains on the folds, then fit them on all groups.
 
@@ -138,7 +147,8 @@ def solve_nested(
         judged: Sums of the same windows under the weighting that judges; default ``sums``.
         grid: Penalties tried.
         temperature: τ.
-        trust: What the chains may count together; the source has the rest.
+        recordings: Number k of recordings in ``sums``, if the weights are meant for others too:
+            below four the source gets a share of 1/(k + 1), whatever the blocks say.
     """
     if not folds:
         raise EmptySplitError(
@@ -152,7 +162,9 @@ def solve_nested(
     least = scores.min().clamp_min(torch.finfo(scores.dtype).tiny)
     shares = torch.softmax(-(scores - least) / (temperature * least), 0)
     shares = torch.where(shares < _LEAST_SHARE, 0.0, shares)
-    shares = trust * shares / shares.sum()
+    shares = shares / shares.sum()
+    if recordings is not None and recordings < _ENOUGH_RECORDINGS:
+        shares *= recordings / (recordings + 1)
     pairs = zip(trials, shares[1:].tolist(), strict=True)
     counted = [(trial, share) for trial, share in pairs if share]
     errors = search.errors_of_mean(counted)
