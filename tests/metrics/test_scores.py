@@ -87,6 +87,17 @@ def test_shells_keep_their_digits_beside_a_large_mean() -> None:
     assert scores == pytest.approx(numpy_reference(prediction, target), rel=1e-8, abs=0)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_r2_keeps_its_digits_beside_a_large_mean(masked: bool) -> None:
+    prediction, target = (f.double() for f in fields((5, 4, 6, 7, 2)))
+    mask = torch.rand(target.shape) > 0.3 if masked else None
+    scores = [
+        metrics.evaluate(prediction + offset, target + offset, measured=2, mask=mask)["r2"]
+        for offset in (0.0, 2.0**24)
+    ]
+    assert scores[1] == pytest.approx(scores[0], rel=1e-7)
+
+
 @pytest.mark.parametrize("axes", [(8, 12, 16), (7, 9, 11), (4, 5, 6)], ids=["even", "odd", "mixed"])
 def test_full_shells_satisfy_parseval_when_none_is_cut(axes: tuple[int, int, int]) -> None:
     error = torch.randn(2, 3, *axes, dtype=torch.float64)

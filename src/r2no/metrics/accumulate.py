@@ -15,7 +15,12 @@ from r2no.errors import (
     ShapeError,
 )
 from r2no.metrics.flow import KineticPass, KineticSums, compute_kinetic
-from r2no.metrics.pointwise import PointwisePass, PointwiseSums, compute_pointwise
+from r2no.metrics.pointwise import (
+    PointwisePass,
+    PointwiseSums,
+    compute_pointwise,
+    exact_spread,
+)
 from r2no.metrics.spectral import SpectralPass, SpectralSums, compute_spectral
 
 Measured = int | tuple[int, ...]
@@ -250,7 +255,7 @@ def _batch_sums(prediction: Tensor, target: Tensor, mask: Tensor | None) -> _Sum
     work = torch.empty((3, *target.shape[1:]), dtype=torch.float64, device=target.device)
     error, reference, scratch = work
     pointwise = PointwisePass(scratch)
-    planar = (KineticPass(scratch), SpectralPass(scratch)) if target.ndim == 5 else None
+    kinetic, spectral = (KineticPass(), SpectralPass(scratch)) if target.ndim == 5 else (None, None)
     for number in range(len(target)):
         measured = None if mask is None else mask[number]
         reference.copy_(target[number])
@@ -259,15 +264,17 @@ def _batch_sums(prediction: Tensor, target: Tensor, mask: Tensor | None) -> _Sum
             error.masked_fill_(~measured, 0.0)
             reference.masked_fill_(~measured, 0.0)
         pointwise.add(error, reference, measured)
-        if planar is not None:
-            planar[0].add(error, reference, measured)
-            planar[1].add(work[:2])
+        if spectral is not None and kinetic is not None:
+            spectral.add(work[:2])
+            kinetic.add(error, reference, measured)  # overwrites them
     totals = pointwise.sums()
     if not (totals.squared + totals.energy).isfinite():
         _check_finite(prediction, target, mask)
-    if planar is None:
-        return _Sums(totals, None, None)
-    return _Sums(totals, planar[0].sums(), planar[1].sums())
+    return _Sums(
+        exact_spread(totals, target, mask),
+        None if kinetic is None else kinetic.sums(),
+        None if spectral is None else spectral.sums(),
+    )
 
 
 def _group(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:

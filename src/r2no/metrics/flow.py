@@ -24,7 +24,7 @@ class KineticSums(NamedTuple):
 
 
 class KineticPass:
-    """Adds up the windows of a batch, one at a time; ``scratch`` is memory it may overwrite.
+    """Adds up the windows of a batch, one at a time.
 
     With k = (var_t u + var_t v) / 2, population variances over the frames of a window,
 
@@ -35,8 +35,7 @@ class KineticPass:
     the first two channels; with fewer the sum is zero.
     """
 
-    def __init__(self, scratch: Float[Tensor, "channel time height width"]) -> None:
-        self._scratch = scratch[:2]
+    def __init__(self) -> None:
         self._terms: list[Tensor] = []  # of each window: Σ |k_p - k_y|, points
 
     def add(
@@ -45,15 +44,15 @@ class KineticPass:
         target: Float[Tensor, "channel time height width"],
         mask: Bool[Tensor, "channel time height width"] | None,
     ) -> None:
-        """Add one window; ``mask`` is True where measured."""
+        """Add one window, overwriting ``error`` and ``target``; ``mask`` is True where measured."""
         channel, time, height, width = error.shape
         if channel < 2:
             self._terms.append(error.new_tensor([0.0, height * width]))
             return
         error, target = error[:2], target[:2]
-        both = torch.add(error, target, alpha=2, out=self._scratch)  # p + y
+        both = torch.add(error, target, alpha=2, out=target)  # p + y
         sums = both.sum(1).mul_(error.sum(1))
-        products = both.mul_(error).sum(1)
+        products = error.mul_(both).sum(1)
         if mask is None:
             twice = products.sub_(sums, alpha=1 / time).sum(0).div_(time)
             points = error.new_full((), height * width)

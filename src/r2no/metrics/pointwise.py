@@ -13,14 +13,18 @@ from torch import Tensor
 
 Field = Float[Tensor, "channel time *space"]
 FieldMask = Bool[Tensor, "channel time *space"]
+Batch = Float[Tensor, "batch channel time *space"]
+BatchMask = Bool[Tensor, "batch channel time *space"]
+
+_CANCELLED = 1e-4  # Σ (y - ȳ)² / Σ y² below which their difference is not trusted
 
 
 class PointwiseSums(NamedTuple):
     """What one pass keeps for the point-wise metrics; its size does not depend on the windows.
 
-    ``mean`` and ``spread`` follow Welford and Chan, so R² keeps its digits when the target is
-    large next to its variation. ``visits`` holds how many windows measured each point: one number
-    as long as there was no mask, else one per point.
+    ``spread`` is about the mean of the windows seen so far and is merged after Chan, so R² keeps
+    its digits when the target is large next to its variation. ``visits`` holds how many windows
+    measured each point: one number as long as there was no mask, else one per point.
     """
 
     windows: Float[Tensor, ""]  # windows with at least one measured point
@@ -53,34 +57,28 @@ class PointwisePass:
 
     def __init__(self, scratch: Field) -> None:
         self._scratch = scratch
-        self._mean = torch.zeros_like(scratch)
+        self._total = torch.zeros_like(scratch)  # Σ y over windows
         self._visits = scratch.new_zeros(())
-        self._windows = 0
-        self._terms: list[Tensor] = []  # of each window: points, Σ e², Σ |e|, Σ y², added to S
+        self._terms: list[Tensor] = []  # of each window: points, Σ e², Σ |e|, Σ y²
 
     def add(self, error: Field, target: Field, mask: FieldMask | None) -> None:
         """Add one window; ``mask`` is True where measured."""
-        terms = [_square_norm(error), torch.abs(error, out=self._scratch).sum()]
-        terms.append(_square_norm(target))
-        self._windows += 1
-        difference = torch.sub(target, self._mean, out=self._scratch)
-        if mask is None:  # one count for all points: S grows by a dot product
-            points = error.new_full((), error.numel())
-            self._visits = self._visits + 1
-            growth = (1 - 1 / self._windows) * _square_norm(difference)
-            self._mean.add_(difference, alpha=1 / self._windows)
-        else:
-            points = mask.sum().to(error)
-            before, self._visits = self._visits, self._visits + mask
-            share = mask / self._visits.clamp(min=1)
-            growth = (share * before * difference.square()).sum()
-            self._mean.addcmul_(share, difference)
-        self._terms.append(torch.stack([points, *terms, growth]))
+        points = error.new_tensor(error.numel()) if mask is None else mask.sum().to(error)
+        absolute = torch.abs(error, out=self._scratch).sum()
+        self._terms.append(
+            torch.stack([points, _square_norm(error), absolute, _square_norm(target)])
+        )
+        self._total += target
+        self._visits = self._visits + (1 if mask is None else mask)
 
     def sums(self) -> PointwiseSums:
-        """The sums of all windows added."""
-        points, squared, absolute, energy, growth = torch.stack(self._terms, dim=1)
+        """The sums of all windows added, with Σ (y - ȳ)² as Σ y² - Σ_points visits · ȳ².
+
+        That difference loses digits where ȳ² is large; see :func:`exact_spread`.
+        """
+        points, squared, absolute, energy = torch.stack(self._terms, dim=1)
         seen = points > 0
+        mean = self._total / self._visits.clamp(min=1)
         return PointwiseSums(
             windows=seen.sum().to(points),
             points=points.sum(),
@@ -89,9 +87,22 @@ class PointwisePass:
             energy=energy.sum(),
             relative=(squared / energy).sqrt()[seen].sum(),
             visits=self._visits,
-            mean=self._mean,
-            spread=growth.sum(),
+            mean=mean,
+            spread=energy.sum() - (self._visits * mean.square()).sum(),
         )
+
+
+def exact_spread(sums: PointwiseSums, target: Batch, mask: BatchMask | None) -> PointwiseSums:
+    """Replace a ``spread`` of few digits by a second pass over the windows of a batch."""
+    if sums.spread > _CANCELLED * sums.energy:
+        return sums
+    spread = torch.zeros_like(sums.spread)
+    for number, window in enumerate(target):
+        difference = window - sums.mean
+        if mask is not None:
+            difference.masked_fill_(~mask[number], 0.0)
+        spread += _square_norm(difference)
+    return sums._replace(spread=spread)
 
 
 def _square_norm(values: Field) -> Float[Tensor, ""]:

@@ -116,44 +116,42 @@ def _planes(
 
 
 def _products(
-    planes: Float[Tensor, "window two_j lines"], shells: Shells
+    planes: Float[Tensor, "window two_j lines"], shells: Shells, *, out: Tensor | None = None
 ) -> Float[Tensor, "2 i window 2 j 2 k row"]:
     """Coefficients R over all three axes; each axis of two runs over cosine and sine."""
     i, j, k = shells.index.shape
     along_time = shells.bases[0]
-    products = along_time @ planes.reshape(-1, along_time.shape[1]).T
+    products = torch.mm(along_time, planes.reshape(-1, along_time.shape[1]).T, out=out)
     return products.view(2, i, len(planes), 2, j, 2, k, -1)
 
 
 def _octant_energy(
     products: Float[Tensor, "2 i window 2 j 2 k row"],
-) -> Float[Tensor, "i window j k row"]:
-    """|F(i, j, k)|² of each row, F = Σ e Π (cos - i sin) over the three axes."""
+) -> Float[Tensor, "i j k row"]:
+    """Σ over windows of |F(i, j, k)|², F = Σ e Π (cos - i sin) over the three axes."""
 
     def part(time: int, height: int, width: int) -> Tensor:
         return products[time, :, :, height, :, width]
 
     real = (part(0, 0, 0) - part(0, 1, 1)).sub_(part(1, 0, 1)).sub_(part(1, 1, 0))
     imaginary = (part(1, 1, 1) - part(1, 0, 0)).sub_(part(0, 1, 0)).sub_(part(0, 0, 1))
-    return real.square_().addcmul_(imaginary, imaginary)
+    return real.square_().addcmul_(imaginary, imaginary).sum(1)
 
 
 def _full_energy(
-    products: Float[Tensor, "2 i window 2 j 2 k row"], shells: Shells
-) -> Float[Tensor, "i window j k row"]:
-    """Σ over the signs of (i, j, k) of |F|² = multiplicity · Σ R².
+    squares: Float[Tensor, "2 i 2 j 2 k row"], shells: Shells
+) -> Float[Tensor, "i j k row"]:
+    """Σ over the signs of (i, j, k) of |F|² = multiplicity · Σ R², from R² summed over windows.
 
     The mixed terms of |F|² change sign with an index and cancel over its two signs.
     """
-    return products.square().sum((0, 3, 5)).mul_(shells.multiplicity[:, None, ..., None])
+    return squares.sum((0, 2, 4)).mul_(shells.multiplicity[..., None])
 
 
-def _by_shell(
-    energy: Float[Tensor, "i window j k row"], shells: Shells
-) -> Float[Tensor, "shell row"]:
-    """Σ over windows and over the indices of each shell."""
+def _by_shell(energy: Float[Tensor, "i j k row"], shells: Shells) -> Float[Tensor, "shell row"]:
+    """Σ over the indices of each shell."""
     total = energy.new_zeros(shells.num_shells + 1, energy.shape[-1])
-    total.index_add_(0, shells.index.flatten(), energy.sum(1).flatten(0, 2))
+    total.index_add_(0, shells.index.flatten(), energy.flatten(0, 2))
     return total[: shells.num_shells]
 
 
@@ -162,7 +160,7 @@ def full_shell_energy(
 ) -> Float[Tensor, "shell channel"]:
     """Σ over windows of Σ_{k in shell} m(k) |FFT(values)(k)|², the FFT unnormalised."""
     products = _products(_planes(values.flatten(0, 1), shells)[None], shells)
-    by_row = _by_shell(_full_energy(products, shells), shells)
+    by_row = _by_shell(_full_energy(products.square().sum(2), shells), shells)
     return by_row.unflatten(-1, values.shape[:2]).sum(1)
 
 
@@ -170,17 +168,21 @@ class SpectralPass:
     """Adds up the windows of a batch, one at a time.
 
     Transforms over width and height are made window by window, while its values are in the cache;
-    what is left of a window is small, and is finished for several at once.
+    what is left of a window is small, and is transformed over time for several at once. Shells are
+    filled at the end.
     """
 
     def __init__(self, like: Float[Tensor, "channel time height width"]) -> None:
         channel, time, height, width = like.shape
         self._shells = shells = cached_shells((time, height, width), like.device)
-        _, two_j, two_k = (len(basis) for basis in shells.bases)
-        self._lines = like.new_empty(two_k, 2 * channel * time * height)
-        self._planes = like.new_empty(_TOGETHER, two_j, two_k * 2 * channel * time)
+        (i, j, k), rows = shells.index.shape, 2 * channel
+        self._lines = like.new_empty(2 * k, rows * time * height)
+        self._planes = like.new_empty(_TOGETHER, 2 * j, 2 * k * rows * time)
+        self._products = like.new_empty(2 * i, _TOGETHER * 2 * j * 2 * k * rows)
         self._waiting = 0  # planes filled
-        self._sums: SpectralSums | None = None
+        self._octant = like.new_zeros(i, j, k, rows)
+        self._squares = like.new_zeros(2, i, 2, j, 2, k, rows)
+        self._frequency = like.new_zeros(())
 
     def add(self, fields: Float[Tensor, "2 channel time height width"]) -> None:
         """Add one window, as (error, target)."""
@@ -188,29 +190,31 @@ class SpectralPass:
         _planes(fields.flatten(0, 1), self._shells, lines=self._lines, out=out)
         self._waiting += 1
         if self._waiting == _TOGETHER:
-            self._finish()
+            self._transform_time(self._products)
 
-    def _finish(self) -> None:
+    def _transform_time(self, out: Tensor | None = None) -> None:
         planes, shells = self._planes[: self._waiting], self._shells
-        self._waiting = 0
-        products = _products(planes, shells)
+        products = _products(planes, shells, out=out)
+        self._octant += _octant_energy(products)
+        self._squares += products.square_().sum(2)
         channel, time = products.shape[-1] // 2, shells.bases[0].shape[1]
-        octant = _by_shell(_octant_energy(products), shells)
         frames = planes[:, 0, : channel * time].unflatten(1, (channel, time))  # j = k = 0
-        sums = SpectralSums(
-            octant=octant[:, :channel],
-            full=_by_shell(_full_energy(products[..., :channel], shells), shells),
-            target=octant[:, channel:],
-            frequency=torch.fft.fft(frames.sum(1), dim=1).abs().sum(),
-        )
-        self._sums = sums if self._sums is None else self._sums.merge(sums)
+        self._frequency += torch.fft.fft(frames.sum(1), dim=1).abs().sum()
+        self._waiting = 0
 
     def sums(self) -> SpectralSums:
         """The sums of all windows added."""
         if self._waiting:
-            self._finish()
-        assert self._sums is not None, "a pass is over at least one window"
-        return self._sums
+            self._transform_time()
+        octant = _by_shell(self._octant, self._shells)
+        full = _by_shell(_full_energy(self._squares, self._shells), self._shells)
+        channel = octant.shape[1] // 2
+        return SpectralSums(
+            octant=octant[:, :channel],
+            full=full[:, :channel],
+            target=octant[:, channel:],
+            frequency=self._frequency,
+        )
 
 
 def _bands(name: str, by_shell: Float[Tensor, "shell channel"]) -> dict[str, Tensor]:
