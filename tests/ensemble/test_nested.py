@@ -2,12 +2,10 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from r2no import FourierCells, SpectralEnsemble
 from r2no.ensemble import FitBatch, NestedFit, quadratic_error, solve_nested
-from r2no.ensemble.nested import Chain, recentre, refit_chains
+from r2no.ensemble.nested import Chain, refit_chains
 from r2no.ensemble.ridge import ridge_path, ridge_solutions
 from r2no.ensemble.verdict import judge
 from r2no.errors import ConfigError, EmptySplitError
@@ -55,16 +53,17 @@ def rmse(model, data):
     return float((model.predict(source, iterates) - target)[..., [0, 2]].square().mean().sqrt())
 
 
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 1000))
-def test_recentred_moments_measure_the_error_left_over(seed):
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randn(9, 5, generator=generator, dtype=torch.float64)
-    start, move = torch.randn(2, 4, generator=generator, dtype=torch.float64)
-    moments = rows.T @ rows
-    torch.testing.assert_close(
-        quadratic_error(recentre(moments, start), move), quadratic_error(moments, start + move)
-    )
+def test_a_level_minimises_its_error_and_the_distance_from_its_parent():
+    sums = nested(structured(0, 30, 0.3)).sums_
+    finest = (CELLS.radial, CELLS.angular)
+    root = refit_chains(sums, CELLS, [Chain(((0, 0),), (0.1,), 1.0)])
+    weights = refit_chains(sums, CELLS, [Chain(((0, 0), finest), (0.1, 0.5), 1.0)])
+    moments = sums.total().moments[0]
+    gram, rhs = moments[..., :-1, :-1], moments[..., :-1, -1]
+    penalty = 0.5 * gram.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+    left = rhs - torch.einsum("kcij,kcj->kci", gram, weights) - penalty * (weights - root)
+    assert left.abs().max() < 1e-12 * rhs.abs().max()
+    assert (weights - root).abs().max() > 0.01  # the level did move
 
 
 def test_plentiful_data_reach_the_fine_partitions_error():
@@ -224,6 +223,9 @@ def test_cholesky_solutions_are_those_of_the_path():
     data = structured(0, 30, 0.3)
     moments = nested(data).sums_.total().moments[0]
     ridges = [1e-4, 1e-2, 1.0]
-    torch.testing.assert_close(ridge_solutions(moments, ridges), ridge_path(moments, ridges))
+    gram, rhs = moments[..., :-1, :-1], moments[..., :-1, -1]
+    found = ridge_solutions(gram, torch.stack([rhs, -2 * rhs]), ridges)
+    torch.testing.assert_close(found[0], ridge_path(moments, ridges))
+    torch.testing.assert_close(found[1], -2 * found[0])
     with pytest.raises(ConfigError, match="positive"):
-        ridge_solutions(moments, [0.0])
+        ridge_solutions(gram, rhs[None], [0.0])

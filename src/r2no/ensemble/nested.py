@@ -227,8 +227,8 @@ class _Search:
         sizes = [(r, a) for r in bands[::-1][::2] for a in sectors[::-1][::2]]
         sizes = [size for size in sizes if size != self._root]
         source = self.source()
-        root = self._attempt(source, self._root)
-        return [root, *(self._attempt(start, size) for start in (source, root) for size in sizes)]
+        root = self._attempt([source], self._root)[0]
+        return [root, *(trial for size in sizes for trial in self._attempt([source, root], size))]
 
     def errors_of_mean(self, counted: Sequence[tuple[_Trial, float]]) -> Float[Tensor, " block"]:
         """Held-out errors of the mean of trials; the source has the rest."""
@@ -244,34 +244,39 @@ class _Search:
         for chain in chains:
             weights = torch.zeros_like(mean)
             for level, ridge in zip(chain.levels, chain.penalties, strict=True):
-                weights = self._spread(self._path(self._all, weights, level, [ridge])[0], level)
+                weights = self._spread(
+                    self._paths(self._all, [weights], level, [ridge])[0, 0], level
+                )
             mean += chain.share * weights
         everywhere = mean.new_zeros(self._finest.num_cells, channels, size - 1)
         everywhere[self._finest.occupied] = mean
         return everywhere
 
-    def _attempt(self, start: _Trial, size: Size) -> _Trial:
-        """A partition with its penalty of lowest held-out error, starting from ``start``."""
+    def _attempt(self, starts: Sequence[_Trial], size: Size) -> list[_Trial]:
+        """From each start a partition with its penalty of lowest held-out error."""
         paths = [
-            self._path(fit, weights, size, self._grid)
-            for fit, weights in zip(self._fits, start.weights, strict=True)
+            self._paths(fit, [start.weights[fold] for start in starts], size, self._grid)
+            for fold, fit in enumerate(self._fits)
         ]
-        errors = _held_out([self._coarse(block, size) for block in self._blocks], paths)
-        number = int(errors.sum(0).argmin())
-        return _Trial(
-            (*start.levels, size),
-            (*start.penalties, self._grid[number]),
-            [self._spread(path[number], size) for path in paths],
-            errors[:, number],
-        )
+        blocks = [self._coarse(block, size) for block in self._blocks]
+        trials = []
+        for number, start in enumerate(starts):
+            errors = _held_out(blocks, [path[number] for path in paths])
+            best = int(errors.sum(0).argmin())
+            weights = [self._spread(path[number, best], size) for path in paths]
+            penalties = (*start.penalties, self._grid[best])
+            trials.append(_Trial((*start.levels, size), penalties, weights, errors[:, best]))
+        return trials
 
-    def _path(
-        self, moments: Tensor, start: Tensor, size: Size, grid: Sequence[float]
-    ) -> Float[Tensor, "ridge cell channel column"]:
-        """Weights of a level for every penalty, starting from the finest-cell weights ``start``."""
+    def _paths(
+        self, moments: Tensor, starts: Sequence[Tensor], size: Size, grid: Sequence[float]
+    ) -> Float[Tensor, "start ridge cell channel column"]:
+        """Weights of a level for every penalty, from each of ``starts`` on the finest cells."""
         level = self._coarse(moments[None], size)[0]
-        parent = self._gather(start, size)
-        return parent + ridge_solutions(recentre(level, parent), grid)
+        gram, rhs = level[..., :-1, :-1], level[..., :-1, -1]
+        parents = torch.stack([self._gather(start, size) for start in starts])
+        left = rhs - torch.einsum("kcij,skcj->skci", gram, parents)
+        return parents[:, None] + ridge_solutions(gram, left, grid)
 
     def _map(self, size: Size) -> tuple[Int[Tensor, " finest"], int]:
         """For each occupied finest cell its cell in a partition (occupied ones), their number."""
@@ -327,16 +332,3 @@ def _halvings(number: int) -> list[int]:
         number //= 2
         numbers.append(number)
     return sorted({1, *numbers})
-
-
-def recentre(
-    moments: Float[Tensor, "*cells column_and_target column_and_target"],
-    weights: Float[Tensor, "*cells column"],
-) -> Float[Tensor, "*cells column_and_target column_and_target"]:
-    """Moments whose target is what is left after the given weights: r - G w, ‖...‖²."""
-    gram, rhs = moments[..., :-1, :-1], moments[..., :-1, -1]
-    left = rhs - torch.einsum("...ij,...j->...i", gram, weights)
-    moved = moments.clone()
-    moved[..., :-1, -1] = moved[..., -1, :-1] = left
-    moved[..., -1, -1] = quadratic_error(moments, weights)
-    return moved

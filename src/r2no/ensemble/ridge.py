@@ -57,25 +57,29 @@ def ridge_path(
 
 
 def ridge_solutions(
-    moments: Float[Tensor, "*cells column_and_target column_and_target"], ridges: Sequence[Number]
-) -> Float[Tensor, "ridge *cells_column"]:
+    gram: Float[Tensor, "*cells column column"],
+    rhs: Float[Tensor, "side *cells column"],
+    ridges: Sequence[Number],
+) -> Float[Tensor, "side ridge *cells column"]:
     """As :func:`ridge_path` to rounding, by a Cholesky factor per penalty; all must be positive.
 
-    For a few penalties many times faster than a decomposition into eigenvectors.
+    For a few penalties many times faster than a decomposition into eigenvectors, and several
+    right-hand sides share the factor.
     """
     if any(not ridge > 0 for ridge in ridges) or not ridges:
         raise ConfigError(f"`ridges` must be positive numbers, but got {tuple(ridges)}.")
-    size = moments.shape[-1] - 1
-    weights = moments.new_zeros(len(ridges), *moments.shape[:-2], size)
-    trace = moments.diagonal(dim1=-2, dim2=-1)[..., :-1].sum(-1)
+    size = gram.shape[-1]
+    weights = rhs.new_zeros(len(rhs), len(ridges), *rhs.shape[1:])
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     live = trace > 0
-    unit = moments[live] / trace[live][:, None, None]
+    unit = gram[live] / trace[live][:, None, None]
+    sides = (rhs[:, live] / trace[live][:, None]).movedim(0, -1)
     for number, ridge in enumerate(ridges):
         if ridge == float("inf"):
             continue  # zero weights
-        shifted = unit[:, :-1, :-1] + torch.eye(size, dtype=unit.dtype) * (ridge / size)
+        shifted = unit + torch.eye(size, dtype=unit.dtype) * (ridge / size)
         factor = torch.linalg.cholesky(shifted)
-        weights[number, live] = torch.cholesky_solve(unit[:, :-1, -1:], factor)[..., 0]
+        weights[:, number, live] = torch.cholesky_solve(sides, factor).movedim(-1, 0)
     return weights
 
 
