@@ -17,7 +17,7 @@ from r2no.adaptation import (
 )
 from r2no.data import ArrayWindows, collate
 from r2no.ensemble import quadratic_error
-from r2no.ensemble.nested import refit_chains
+from r2no.ensemble.chains import refit_chains
 from r2no.errors import (
     ConfigError,
     EmptySplitError,

@@ -5,7 +5,7 @@ import torch
 
 from r2no import FourierCells, SpectralEnsemble
 from r2no.ensemble import FitBatch, NestedFit, quadratic_error, solve_nested
-from r2no.ensemble.nested import Chain, refit_chains
+from r2no.ensemble.chains import Chain, refit_chains
 from r2no.ensemble.ridge import ridge_path, ridge_solutions
 from r2no.ensemble.verdict import judge
 from r2no.errors import ConfigError, EmptySplitError

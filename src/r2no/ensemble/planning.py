@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from r2no.ensemble.chains import refit_chains
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.model import SpectralEnsemble
-from r2no.ensemble.nested import refit_chains
 from r2no.ensemble.ridge import quadratic_error, ridge_path
 from r2no.errors import ConfigError, EmptySplitError, NotFittedError
 

@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from r2no._types import Grid
-from r2no.errors import (
-    ConfigError,
-    EmptySplitError,
-    GridMismatchError,
-    NonFiniteError,
-    ShapeError,
+from r2no.errors import ConfigError, EmptySplitError, ShapeError
+from r2no.metrics.checks import (
+    Measured,
+    channel_indices,
+    channel_slice,
+    check_finite,
+    check_shapes,
+    check_window,
 )
 from r2no.metrics.flow import KineticPass, KineticSums, compute_kinetic
 from r2no.metrics.pointwise import (
@@ -22,8 +23,6 @@ from r2no.metrics.pointwise import (
     exact_spread,
 )
 from r2no.metrics.spectral import SpectralPass, SpectralSums, compute_spectral
-
-Measured = int | tuple[int, ...]
 
 _FORMAT = 1
 
@@ -84,8 +83,8 @@ class Accumulator:
             NonFiniteError: if a measured value is NaN or infinite.
             ShapeError: if frames, channels or windows do not match.
         """
-        _check_shapes(prediction, target, mask, self._shape)
-        channels = _channel_slice(self.measured, target.shape[-1])
+        check_shapes(prediction, target, mask, self._shape)
+        channels = channel_slice(self.measured, target.shape[-1])
         sums = _batch_sums(
             prediction[..., channels].movedim(-1, 1),
             target[..., channels].movedim(-1, 1),
@@ -100,14 +99,14 @@ class Accumulator:
 
     def merge(self, other: "Accumulator") -> "Accumulator":
         """Add the windows of ``other``, which is left as it is."""
-        if _indices(self.measured) != _indices(other.measured):
+        if channel_indices(self.measured) != channel_indices(other.measured):
             raise ShapeError(
                 f"`other` must score the same channels, {self.measured}, but scores "
                 f"{other.measured}. Build both with the same `measured`."
             )
         if other._sums is not None and other._shape is not None:
             if self._shape is not None:
-                _check_window(other._shape, self._shape, "other")
+                check_window(other._shape, self._shape, "other")
             self._add(other._sums, other._shape)
         return self
 
@@ -185,7 +184,7 @@ class MetricBatches:
 
     def update(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> None:
         """Add a batch, closing pieces as they fill up; errors as in :class:`Accumulator`."""
-        _check_shapes(prediction, target, mask, self._piece._shape)
+        check_shapes(prediction, target, mask, self._piece._shape)
         start = 0
         while start < len(target):
             part = slice(start, min(len(target), start + self.metric_batch - self._filled))
@@ -269,7 +268,7 @@ def _batch_sums(prediction: Tensor, target: Tensor, mask: Tensor | None) -> _Sum
             kinetic.add(error, reference, measured)  # overwrites them
     totals = pointwise.sums()
     if not (totals.squared + totals.energy).isfinite():
-        _check_finite(prediction, target, mask)
+        check_finite(prediction, target, mask)
     return _Sums(
         exact_spread(totals, target, mask),
         None if kinetic is None else kinetic.sums(),
@@ -284,68 +283,3 @@ def _group(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
         for name, value in tensors.items()
         if name.startswith(prefix)
     }
-
-
-def _indices(measured: Measured) -> tuple[int, ...]:
-    return tuple(range(measured)) if isinstance(measured, int) else tuple(measured)
-
-
-def _channel_slice(measured: Measured, channels: int) -> slice | list[int]:
-    """The measured channels as a slice where they lead, so that selecting them copies nothing."""
-    indices = _indices(measured)
-    if not indices or len(set(indices)) < len(indices) or not set(indices) <= set(range(channels)):
-        raise ShapeError(
-            f"`measured` must name some of the {channels} channels, each once, but got {measured}. "
-            "Give a number of leading channels or a tuple of indices."
-        )
-    if indices == tuple(range(len(indices))):
-        return slice(0, len(indices))
-    return list(indices)
-
-
-def _check_shapes(
-    prediction: Tensor, target: Tensor, mask: Tensor | None, window: tuple[int, ...] | None
-) -> None:
-    if target.ndim not in (4, 5, 6):
-        raise ShapeError(
-            "`target` must have axes (batch, time, *space, channel) with one to three axes of "
-            f"space, but got shape {tuple(target.shape)}."
-        )
-    _check_window(tuple(prediction.shape[1:]), tuple(target.shape[1:]), "prediction")
-    if window is not None:
-        _check_window(tuple(target.shape[1:]), window, "target")
-    if len(prediction) != len(target) or (mask is not None and mask.shape != target.shape):
-        raise ShapeError(
-            f"`prediction` and `mask` must have the shape of `target`, {tuple(target.shape)}, but "
-            f"have {tuple(prediction.shape)} and {mask if mask is None else tuple(mask.shape)}."
-        )
-    if mask is not None and mask.dtype != torch.bool:
-        raise ShapeError(f"`mask` must be boolean, True where measured, but is {mask.dtype}.")
-    if target.numel() == 0:
-        raise EmptySplitError(
-            f"`target` holds no values: shape {tuple(target.shape)}. Give at least one window."
-        )
-
-
-def _check_window(got: tuple[int, ...], expected: tuple[int, ...], name: str) -> None:
-    grid: Grid = expected[1:-1]
-    if len(got) == len(expected) and got[1:-1] != grid:
-        raise GridMismatchError(
-            f"`{name}` must live on the grid {grid}, but lives on {got[1:-1]}. "
-            "Resample it with `r2no.spectral.resample` first."
-        )
-    if got != expected:
-        raise ShapeError(
-            f"windows of `{name}` must have (time, *space, channel) = {expected}, but have {got}."
-        )
-
-
-def _check_finite(prediction: Tensor, target: Tensor, mask: Tensor | None) -> None:
-    for name, values in (("target", target), ("prediction", prediction)):
-        bad = ~values.isfinite() if mask is None else ~values.isfinite() & mask
-        if bad.any():
-            raise NonFiniteError(
-                f"`{name}` must be finite where measured, but {int(bad.sum())} of {bad.numel()} "
-                "values are NaN or infinite. Pass a `mask` that is False there if they are gaps "
-                "of the measurement; otherwise find out why the model diverged."
-            )
