@@ -98,7 +98,13 @@ def save_tensors(
         place = value.untyped_storage().data_ptr()
         plain[name] = value.clone() if place in memory else value
         memory.add(place)
-    content = _serialise(plain, metadata={_METADATA_KEY: json.dumps(metadata or {})})
+    try:
+        content = _serialise(plain, metadata={_METADATA_KEY: json.dumps(metadata or {})})
+    except KeyError as error:  # its table of types
+        raise StorageError(
+            f"Could not write `{path}`: safetensors files hold no tensors of type {error}. "
+            "Cast them first."
+        ) from error
     write_bytes(path, content)
 
 

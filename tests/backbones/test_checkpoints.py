@@ -26,6 +26,7 @@ from r2no.errors import (
     ConfigError,
     FileDamagedError,
     NonFiniteError,
+    StorageError,
 )
 from r2no.storage import file_sha256
 
@@ -239,11 +240,87 @@ def test_file_of_something_else_is_refused(content: Any, tmp_path: Path) -> None
         load_checkpoint(small("fno"), tmp_path / "other.pth")
 
 
-def test_history_that_is_no_number_is_refused(released: Path) -> None:
+@pytest.mark.parametrize("value", ["many", float("inf")])
+def test_history_that_is_no_number_is_refused(released: Path, value: object) -> None:
     content = torch.load(released, weights_only=True)
-    torch.save(content | {"iteration": "many"}, released)
+    torch.save(content | {"iteration": value}, released)
     with pytest.raises(FileDamagedError, match="must hold numbers"):
         load_checkpoint(small("fno"), released)
+
+
+def test_history_that_no_format_holds_is_left_out(released: Path, tmp_path: Path) -> None:
+    content = torch.load(released, weights_only=True)
+    strange = argparse.Namespace(rate=0.1)
+    torch.save(content | {"train_losses": [strange], "val_losses": {1.0, 2.0}}, released)
+    for target in (tmp_path / "a.safetensors", tmp_path / "a.pth"):
+        assert convert(released, target).left_out == ("train_losses", "val_losses")
+        assert load_checkpoint(small("fno"), target).iteration == 12000
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "it is empty"),
+        (b"<!DOCTYPE html><html></html>", "a web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "Git LFS"),
+        (b"some notes about a network", "damaged, or no PyTorch file"),
+    ],
+)
+def test_a_mistaken_file_is_told_from_a_damaged_one(
+    content: bytes, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "finetune.pth").write_bytes(content)
+    with pytest.raises(FileDamagedError, match=said) as raised:
+        describe(tmp_path / "finetune.pth")
+    assert "weights_only" not in str(raised.value)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_names_of_a_wrapped_network_are_those_of_the_bare_one(prefix: str, tmp_path: Path) -> None:
+    source, net = fill(small("fno")), small("fno")
+    torch.save({prefix + k: v for k, v in source.state_dict().items()}, tmp_path / "a.pth")
+    load_checkpoint(net, tmp_path / "a.pth")
+    assert_same_weights(net, source)
+
+
+def test_weights_of_another_type_are_met_with_a_cast(released: Path) -> None:
+    content = torch.load(released, weights_only=True)
+    weights = {
+        key: value.half() if value.is_floating_point() else value
+        for key, value in content["model_state_dict"].items()
+    }
+    torch.save(weights, released)
+    with pytest.raises(CheckpointMismatchError, match="Only types differ"):
+        load_checkpoint(small("fno"), released)
+    found = describe(released)
+    assert "float16" in found.types
+    assert found.network == "fno"
+
+
+@pytest.mark.parametrize("kind", ["sparse", "meta"])
+def test_tensors_without_plain_memory_are_refused(kind: str, tmp_path: Path) -> None:
+    weights = small("fno").state_dict()
+    tensor = torch.ones(2, 2)
+    weights["fc0.weight"] = tensor.to_sparse() if kind == "sparse" else tensor.to("meta")
+    torch.save(weights, tmp_path / "a.pth")
+    with pytest.raises(FileDamagedError, match=r"a\.pth"):
+        load_checkpoint(small("fno"), tmp_path / "a.pth")
+
+
+def test_conjugate_views_are_resolved_and_wide_complex_weights_named(tmp_path: Path) -> None:
+    value = torch.randn(2, 3, dtype=torch.complex64)
+    torch.save({"a": value.conj()}, tmp_path / "a.pth")
+    convert(tmp_path / "a.pth", tmp_path / "a.safetensors")
+    assert torch.equal(read_checkpoint(tmp_path / "a.safetensors").weights["a"], value.conj())
+    torch.save({"a": value.to(torch.complex128)}, tmp_path / "b.pth")
+    with pytest.raises(StorageError, match="complex128"):
+        convert(tmp_path / "b.pth", tmp_path / "b.safetensors")
+    assert not (tmp_path / "b.safetensors").exists()
+
+
+def test_a_network_without_memory_is_refused(released: Path) -> None:
+    with pytest.raises(ConfigError, match="meta device"):
+        load_checkpoint(small("fno").to("meta"), released)
 
 
 class Canary:
@@ -375,6 +452,17 @@ def test_pretraining_names_may_carry_prefixes(prefix: str, tmp_path: Path) -> No
     torch.save({"model": weights}, tmp_path / "model.pth")
     assert import_dpot_pretraining(net, tmp_path / "model.pth").share == 1
     assert_same_weights(net, source)
+
+
+def test_pretraining_takes_weights_of_the_same_type_only(tmp_path: Path) -> None:
+    net = small("dpot_s")
+    weights = {key: value.clone() for key, value in net.state_dict().items()}
+    changed = next(key for key in weights if key.endswith("bias"))
+    weights[changed] = weights[changed].double() + 1e300
+    torch.save({"model": weights}, tmp_path / "model_S.pth")
+    record = import_dpot_pretraining(net, tmp_path / "model_S.pth")
+    assert record.kept == (changed,)
+    assert all(value.isfinite().all() for value in net.state_dict().values())
 
 
 def test_pretraining_of_another_network_is_refused(released: Path) -> None:

@@ -107,8 +107,10 @@ def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_exported_program_agrees(net: nn.Module, x: Tensor) -> None:
     net.eval()
     with torch.no_grad():
-        exported = torch.export.export(net, (x,)).module()
-        torch.testing.assert_close(exported(x), net(x), rtol=1e-4, atol=1e-5)
+        sizes = ({0: torch.export.Dim("batch", min=1, max=64)},)
+        exported = torch.export.export(net, (x,), dynamic_shapes=sizes).module()
+        for windows in (x, x[:1], torch.cat([x, x.flip(2)])):
+            torch.testing.assert_close(exported(windows), net(windows), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.usefixtures("_unchecked")
@@ -181,6 +183,8 @@ def test_small_config_learns(name: str, net: nn.Module, x: Tensor) -> None:
         ("cno", (4, 16, 16, 4), (4, 16, 16, 4), "fewer channels than frames"),
         ("transolver", (4, 16, 16, 3), (8, 16, 16, 3), "as many frames out as in"),
         ("unet", (4, 16, 16, 3), (4, 16, 32, 3), "one grid"),
+        ("fno", (0, 16, 16, 3), (4, 16, 16, 3), "four positive integers"),
+        ("dpot_s", (4, 16, 3), (4, 16, 3), "four positive integers"),
     ],
 )
 def test_unsuitable_shapes_are_refused(
@@ -188,6 +192,11 @@ def test_unsuitable_shapes_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         small_config(name, shape_in=shape_in, shape_out=shape_out)
+
+
+def test_a_batch_of_no_windows_is_refused(net: nn.Module, x: Tensor) -> None:
+    with pytest.raises(ShapeError, match=r"but got shape \(0,"):
+        net.eval()(x[:0])
 
 
 def test_odd_grids_are_served(name: str) -> None:

@@ -74,3 +74,19 @@ def test_build_needs_exactly_one_source_of_settings() -> None:
         build("fno", config={"modes1": 2})
     with pytest.raises(ConfigError, match="FNOConfig"):
         build("fno", config=published_config("deeponet", "cylinder"))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("transolver", {"dropout": 1.0}, "dropout"),
+        ("dpot_s", {"mlp_ratio": -1.0}, "mlp_ratio"),
+        ("dpot_s", {"mlp_ratio": float("nan")}, "mlp_ratio"),
+        ("dpot_s", {"patch_size": 7}, r"'img_size': 128.*'patch_size': 7"),
+        ("deeponet", {"input_channels": 4}, "but got 4"),
+    ],
+)
+def test_bad_settings_are_named(name: str, changes: dict[str, object], said: str) -> None:
+    settings = published_config(name, "cylinder").model_dump()
+    with pytest.raises(ConfigError, match=said):
+        build(name, config=settings | changes)

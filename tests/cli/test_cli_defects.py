@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from r2no.cli import main
 from r2no.errors import (
@@ -209,6 +210,21 @@ def test_absent_files_are_named(command, text, tmp_path, monkeypatch, r2no):
     with pytest.raises(ConfigError, match=text):
         r2no(*command)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["no[/a].pth", "no[red]pe.pth"])
+def test_errors_show_names_as_they_are(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["r2no", "inspect", name])
+    with pytest.raises(SystemExit):
+        main.main()
+    assert name in capsys.readouterr().err
+
+
+def test_inspect_prints_strict_json(tmp_path, r2no):
+    content = {"model_state_dict": {"a": torch.zeros(2)}, "best_val_loss": float("inf")}
+    torch.save(content, tmp_path / "a.pth")
+    found = json.loads(r2no("inspect", tmp_path / "a.pth", "--json"), parse_constant=pytest.fail)
+    assert found["best_val_loss"] == "inf"
 
 
 def test_error_is_one_line_with_exit_code_one(monkeypatch, capsys):

@@ -100,6 +100,12 @@ def small_config(name: str, *, shape_in: tuple[int, ...], shape_out: tuple[int, 
 
 def _check_shapes(name: str, shape_in: tuple[int, ...], shape_out: tuple[int, ...]) -> None:
     """The limits that a config without the grid (U-Net, CNO, Transolver) cannot see."""
+    for shape in (shape_in, shape_out):
+        if len(shape) != 4 or any(type(size) is not int or size < 1 for size in shape):
+            raise ConfigError(
+                "`shape_in` and `shape_out` must be (time, height, width, channel), four positive "
+                f"integers each, but got {shape_in} and {shape_out}."
+            )
     (time, *grid, channels), (time_out, *grid_out, _) = shape_in, shape_out
     rules = {
         "one grid for history and prediction": grid == grid_out and len(grid) == 2,
@@ -155,6 +161,10 @@ def _as_config(name: str, config: Any) -> BaseModel:
         raise ConfigError(
             f"Network {name!r} needs a `{expected.__name__}`, but got a `{type(config).__name__}`."
         )
+    if not isinstance(config, Mapping) or any(not isinstance(key, str) for key in config):
+        raise ConfigError(
+            f"`config` must be a `{expected.__name__}` or its fields by name, but got {config!r}."
+        )
     try:
         return expected(**config)
     except ValidationError as error:
@@ -164,7 +174,7 @@ def _as_config(name: str, config: Any) -> BaseModel:
 def _known(name: str, known: Iterable[str], what: str) -> str:
     if name in known:
         return name
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ConfigError(f"There is no {what} {name!r}.{hint} Known: {', '.join(known)}.")
 
@@ -191,9 +201,9 @@ def check_window(x: Tensor, shape: tuple[int, ...]) -> None:
     """
     if torch.compiler.is_compiling():
         return
-    if tuple(x.shape[1:]) != tuple(shape):
+    if tuple(x.shape[1:]) != tuple(shape) or not len(x):
         raise ShapeError(
-            "`x` must be (batch, time, height, width, channel) with "
+            "`x` must be at least one window, (batch, time, height, width, channel) with "
             f"(time, height, width, channel) = {tuple(shape)}, but got shape {tuple(x.shape)}. "
             "Cut the window, or build the network for this shape."
         )

@@ -19,7 +19,7 @@ from r2no.backbones.formats import (
     write_benchmark,
     write_safetensors,
 )
-from r2no.backbones.identify import identify, signature
+from r2no.backbones.identify import identify, likely_network, signature
 from r2no.errors import CheckpointMismatchError, ConfigError, FileDamagedError, NonFiniteError
 from r2no.storage import file_sha256
 
@@ -43,6 +43,8 @@ class CheckpointDescription:
 
     record: CheckpointRecord
     fits: tuple[tuple[str, str], ...]  # (system, network)
+    network: str | None  # by the names of the weights, whatever their shapes
+    types: tuple[str, ...]  # of the weights
     parameters: int
     tensors: int
     context: Mapping[str, Any] = field(default_factory=dict)  # what r2no's own format adds
@@ -62,8 +64,14 @@ def load_checkpoint(net: nn.Module, path: PathLike) -> CheckpointRecord:
         NonFiniteError: if a weight is NaN or infinite.
     """
     checkpoint = read_checkpoint(path)
+    own = net.state_dict()
+    if any(value.is_meta for value in own.values()):
+        raise ConfigError(
+            "`net` must have memory for its weights, but lives on the meta device. "
+            'Call `net.to_empty(device="cpu")` first.'
+        )
     check_finite(checkpoint.weights, path)
-    _check_fit(net.state_dict(), checkpoint)
+    _check_fit(own, checkpoint)
     record = _record(checkpoint)
     net.load_state_dict(checkpoint.weights, strict=True)
     return record
@@ -110,7 +118,13 @@ def describe(path: PathLike) -> CheckpointDescription:
         )
     record = _record(checkpoint)
     return CheckpointDescription(
-        record, tuple(fits), parameters, len(checkpoint.weights), checkpoint.context
+        record=record,
+        fits=tuple(fits),
+        network=likely_network(checkpoint.weights),
+        types=tuple(sorted({_type(value) for value in checkpoint.weights.values()})),
+        parameters=parameters,
+        tensors=len(checkpoint.weights),
+        context=checkpoint.context,
     )
 
 
@@ -134,7 +148,7 @@ def _record(checkpoint: Checkpoint) -> CheckpointRecord:
     try:
         for name, kind in (("iteration", int), ("best_iteration", int), ("best_val_loss", float)):
             numbers[name] = None if history.get(name) is None else kind(history[name])
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise FileDamagedError(
             f"`{checkpoint.path}` must hold numbers under `iteration`, `best_iteration` and "
             f"`best_val_loss` ({error})."
@@ -165,21 +179,29 @@ def _check_fit(expected: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
         )
         raise CheckpointMismatchError(
             f"The weights in `{checkpoint.path}` do not fit the network: {listed}. "
-            f"{_remedy(checkpoint)}"
+            f"{_remedy(expected, checkpoint)}"
         )
 
 
-def _remedy(checkpoint: Checkpoint) -> str:
+def _remedy(expected: Mapping[str, Tensor], checkpoint: Checkpoint) -> str:
+    if _shapes(expected) == _shapes(checkpoint.weights):
+        return "Only types differ: cast the tensors to those of the network and save them again."
     fits = [f"{system}/{name}" for system, name in identify(_shapes(checkpoint.weights))]
     if fits:
         return f"These weights are of {' or '.join(fits)}: build that network."
     if checkpoint.format == "dpot pre-training":
         return "Use `import_dpot_pretraining` to load the part that fits."
-    return "They fit no published network: build one with the config they were trained with."
+    name = likely_network(checkpoint.weights)
+    kind = f"They look like a {name} of another config" if name else "They fit no published network"
+    return f"{kind}: build one with the config they were trained with."
 
 
 def _kind(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    return f"{_type(tensor)}{list(tensor.shape)}"
+
+
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

@@ -171,7 +171,8 @@ class CNO(nn.Module):
     def _check(self, x: Tensor, channels_last: bool) -> None:
         if torch.compiler.is_compiling():
             return
-        if x.shape[-1 if channels_last else 1] != self.config.in_dim:
+        shape_fits = x.ndim == 5 and len(x) > 0
+        if not shape_fits or x.shape[-1 if channels_last else 1] != self.config.in_dim:
             raise ShapeError(
                 "`x` must be (batch, time, height, width, channel) with "
                 f"{self.config.in_dim} channels and more frames than channels, "

@@ -1,6 +1,6 @@
 """DeepONet with a convolutional branch and a nonlinear head, as RealPDEBench trains it."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,22 @@ class DeepONetConfig(BaseModel, frozen=True, extra="forbid"):
     shape_out: Shape
     p: PositiveInt
     dropout_rate: Annotated[float, Bounded(ge=0, lt=1)] = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_repeated(cls, fields: Any) -> Any:
+        """Published files repeat the channels of both shapes; they must agree, and are dropped."""
+        if not isinstance(fields, dict):
+            return fields
+        fields = dict(fields)
+        for name, shape in (("input_channels", "shape_in"), ("output_channels", "shape_out")):
+            channels = list(fields.get(shape, ()))[-1:]
+            if name in fields and [stated := fields.pop(name)] != channels:
+                raise ValueError(
+                    f"`{name}` must be the last entry of `{shape}`, but got {stated} and "
+                    f"{fields.get(shape)}."
+                )
+        return fields
 
     @model_validator(mode="after")
     def _check(self) -> "DeepONetConfig":

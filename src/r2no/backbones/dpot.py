@@ -5,11 +5,13 @@ channels and a sliding window; :class:`DPOT` is that wrapper and :class:`DPOTNet
 """
 
 import math
-from typing import Any, Literal
+import re
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
 from pydantic import BaseModel, PositiveInt, model_validator
+from pydantic import Field as Bounded
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,7 +40,7 @@ class DPOTConfig(BaseModel, frozen=True, extra="forbid"):
     depth: PositiveInt
     n_blocks: PositiveInt
     modes: PositiveInt
-    mlp_ratio: float = 1.0
+    mlp_ratio: Annotated[float, Bounded(gt=0, allow_inf_nan=False)] = 1.0
     out_layer_dim: PositiveInt = 32
     n_cls: PositiveInt = 12
     normalize: Literal[False] = False
@@ -79,7 +81,8 @@ class DPOTConfig(BaseModel, frozen=True, extra="forbid"):
             ),
         ]
         if broken := [rule for holds, rule in rules if not holds]:
-            raise ValueError("; ".join(broken) + ".")
+            got = self.model_dump(include=set(re.findall(r"`(\w+)`", " ".join(broken))))
+            raise ValueError(f"{'; '.join(broken)}, but got {got}.")
         return self
 
     @property

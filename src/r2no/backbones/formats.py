@@ -22,6 +22,15 @@ Format = Literal["benchmark", "state dict", "dpot pre-training", "safetensors"]
 #: What a RealPDEBench checkpoint stores beside the weights.
 HISTORY = ("train_losses", "val_losses", "iteration", "best_iteration", "best_val_loss")
 
+#: What wrappers put before every name: DataParallel and its kin, and ``torch.compile``.
+_WRAPPERS = ("module.", "_orig_mod.")
+
+#: First bytes of files that are often saved in place of the one that was meant.
+_MISTAKEN = {
+    b"version https://git-lfs": "it is a pointer of Git LFS, not the file (`git lfs pull` gets it)",
+    b"<": "it is a web page or XML, not the file",
+}
+
 #: Where files keep their weights; without either key a file must be nothing but weights.
 _WEIGHTS: dict[str, Format] = {"model_state_dict": "benchmark", "model": "dpot pre-training"}
 
@@ -94,16 +103,26 @@ def _read_torch(path: Path) -> Any:
     except FileDamagedError:
         raise
     except Exception as error:  # a damaged pickle can raise anything, and all of it is reported
-        found = re.search(r"GLOBAL (\S+)", str(error))
-        reason = (
-            f"it asks for `{found[1]}`, and r2no runs no code from a file"
-            if found
-            else (str(error).splitlines() or [type(error).__name__])[0]
-        )
         raise FileDamagedError(
-            f"`{path}` was not loaded: {reason}. Expected a complete `torch.save` file of tensors, "
-            "numbers, lists and dictionaries; fetch it again from a source you trust."
+            f"`{path}` was not loaded: {_reason(path, error)}. Expected a complete `torch.save` "
+            "file of tensors, numbers, lists and dictionaries; fetch it again from a source you "
+            "trust."
         ) from error
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """In our words: PyTorch's own advise to switch its safety off."""
+    if found := re.search(r"GLOBAL (\S+)", str(error)):
+        return f"it asks for `{found[1]}`, and r2no runs no code from a file"
+    with path.open("rb") as stream:
+        head = stream.read(100).lstrip()
+    if not head:
+        return "it is empty"
+    if mistaken := [reason for start, reason in _MISTAKEN.items() if head.startswith(start)]:
+        return mistaken[0]
+    return (
+        f"it is damaged, or no PyTorch file that holds plain values only ({type(error).__name__})"
+    )
 
 
 def _check_sums(path: Path) -> None:
@@ -125,15 +144,43 @@ def _sort_out(content: Any, path: Path) -> Checkpoint:
             f"`{path}` must hold tensors by name, under `model_state_dict` or `model` or alone, "
             f"but holds a `{type(content).__name__}` with entries {sorted(map(str, entries))[:8]}."
         )
+    weights = _unwrapped({name: _dense(name, value, path) for name, value in weights.items()})
     if key is None:
         return Checkpoint(path, "state dict", weights)
-    history = {name: entries[name] for name in HISTORY if name in entries}
-    left_out = tuple(sorted(str(name) for name in entries if name not in (key, *HISTORY)))
+    history = {name: entries[name] for name in HISTORY if _is_plain(entries.get(name))}
+    left_out = tuple(sorted(str(name) for name in entries if name not in (key, *history)))
     return Checkpoint(path, _WEIGHTS[key], weights, history, left_out)
 
 
 def _is_state_dict(content: dict[Any, Any]) -> bool:
     return all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items())
+
+
+def _dense(name: str, value: Tensor, path: Path) -> Tensor:
+    """The tensor in plain memory; sparse, quantised and unfilled ones have none."""
+    if value.layout != torch.strided or value.is_quantized or value.is_meta:
+        raise FileDamagedError(
+            f"`{path}` must hold dense tensors of numbers, but `{name}` is sparse, quantised or "
+            "without values. Save the network's `state_dict()` again."
+        )
+    return value.resolve_conj().resolve_neg()
+
+
+def _unwrapped(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights by the names they have in the bare network."""
+    for prefix in _WRAPPERS:
+        if all(name.startswith(prefix) for name in weights):
+            return _unwrapped({name.removeprefix(prefix): v for name, v in weights.items()})
+    return weights
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON and both formats can hold a history entry."""
+    if isinstance(value, dict):
+        return all(_is_plain(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(item) for item in value)
+    return isinstance(value, (bool, int, float, str, Tensor))
 
 
 def _read_safetensors(path: Path) -> Checkpoint:

@@ -26,7 +26,7 @@ class PretrainingRecord:
 
 
 def import_dpot_pretraining(net: nn.Module, path: PathLike) -> PretrainingRecord:
-    """Fill a DPOT network with those weights of ``model_S.pth`` whose name and shape agree.
+    """Fill a DPOT network with those weights of ``model_S.pth`` whose name, shape and type agree.
 
     The file is that of ``hzk17/DPOT`` on Hugging Face. About half of a 20-frame network fits,
     since the sum over time was trained for 10 frames, and nearly all of a 10-frame one. Training
@@ -42,11 +42,11 @@ def import_dpot_pretraining(net: nn.Module, path: PathLike) -> PretrainingRecord
     fitting = {
         key: stored[key]
         for key, value in own.items()
-        if key in stored and stored[key].shape == value.shape
+        if key in stored and (stored[key].shape, stored[key].dtype) == (value.shape, value.dtype)
     }
     if not fitting:
         raise CheckpointMismatchError(
-            f"No weight in `{path}` fits the network by name and shape. "
+            f"No weight in `{path}` fits the network by name, shape and type. "
             'Build the network with `build("dpot_s", ...)`, and check that the file is DPOT-S.'
         )
     check_finite(fitting, path)

@@ -1,10 +1,11 @@
 """Transolver on a structured 3-D mesh: attention between a few learned slices of the volume."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import BaseModel, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import BaseModel, PositiveInt, model_validator
+from pydantic import Field as Bounded
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.grad import conv3d_weight
@@ -33,7 +34,7 @@ class TransolverConfig(BaseModel, frozen=True, extra="forbid"):
     n_head: PositiveInt
     slice_num: PositiveInt
     mlp_ratio: PositiveInt = 4
-    dropout: NonNegativeFloat = 0.0
+    dropout: Annotated[float, Bounded(ge=0, lt=1)] = 0.0
     ref: int = 4
     fun_dim: Literal[0] = 0
     act: Literal["gelu"] = "gelu"
@@ -157,9 +158,12 @@ class SliceAttention(nn.Module):
         """Slices z of the features f = conv(x).
 
         The pooled convolution Σ_n s[n, g] f[n] equals the kernel applied to the correlation of s
-        with x, so f is never formed.
+        with x, so f is never formed. That takes one window at a time; an exported program, which
+        must not depend on the number of windows, forms f.
         """
         x = x.to(weights.dtype)
+        if torch.compiler.is_exporting():
+            return self._direct_slices(x, weights)
         moments = [
             _Correlate.apply(*pair) for pair in zip(x.split(1), weights.split(1), strict=True)
         ]
@@ -168,6 +172,15 @@ class SliceAttention(nn.Module):
         mass = weights.sum((2, 3, 4)).unflatten(1, (self.heads, -1))[..., None]
         pooled = torch.stack(moments).flatten(2).unflatten(1, (self.heads, -1)) @ kernel.mT
         return (pooled + mass * conv.bias.view(self.heads, 1, -1)) / (mass + 1e-5)
+
+    def _direct_slices(
+        self,
+        x: Float[Tensor, "batch width h w d"],
+        weights: Float[Tensor, "batch head_slice h w d"],
+    ) -> Float[Tensor, "batch head slice size"]:
+        features = self.in_project_fx(x).flatten(2).unflatten(1, (self.heads, -1))
+        by_head = weights.flatten(2).unflatten(1, (self.heads, -1))
+        return by_head @ features.mT / (by_head.sum(-1, keepdim=True) + 1e-5)
 
 
 class Block(nn.Module):
@@ -226,7 +239,9 @@ class Transolver(nn.Module):
         if torch.compiler.is_compiling():
             return
         if (
-            x.shape[-1] != config.space_dim
+            x.ndim != 5
+            or not len(x)
+            or x.shape[-1] != config.space_dim
             or x.shape[1:4].numel() != torch.Size(config.volume).numel()
         ):
             raise ShapeError(

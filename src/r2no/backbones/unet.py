@@ -251,8 +251,12 @@ class UNet(nn.Module):
         config, factor = self.config, 2 ** (len(self.config.dim_mults) - 1)
         if torch.compiler.is_compiling():
             return
-        if (x.shape[1], x.shape[-1]) != (config.in_time, config.channels) or (
-            x.shape[2] % factor or x.shape[3] % factor
+        if (
+            x.ndim != 5
+            or not len(x)
+            or (x.shape[1], x.shape[-1]) != (config.in_time, config.channels)
+            or x.shape[2] % factor
+            or x.shape[3] % factor
         ):
             raise ShapeError(
                 f"`x` must be (batch, time, height, width, channel) with {config.in_time} frames, "

@@ -1,6 +1,7 @@
 """``r2no inspect``: what a checkpoint, an artifact or a data file holds."""
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ from r2no import backbones, storage
 from r2no.cli.app import app, console
 from r2no.data import open as open_data
 from r2no.data.files import is_data
-from r2no.errors import ConfigError
+from r2no.errors import ConfigError, FileDamagedError
 
 
 @app.command()
@@ -27,12 +28,21 @@ def inspect(
     else:
         found = _artifact(path) if path.is_dir() else _checkpoint(path)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(_strict(found), indent=2, allow_nan=False))
         return
     for name, value in found.items():
         text = value if isinstance(value, str) else json.dumps(value)
         console.print(f"[bold]{name}[/]: ", end="", highlight=False)
         console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _strict(value: Any) -> Any:
+    """For JSON, which knows no infinity: such numbers as text."""
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_strict(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _data(path: Path) -> dict[str, Any]:
@@ -64,6 +74,8 @@ def _checkpoint(path: Path) -> dict[str, Any]:
         "sha256": found.record.sha256,
         "parameters": found.parameters,
         "tensors": found.tensors,
+        "types": list(found.types),
+        "network": found.network,
         "fits": [f"{system}/{name}" for system, name in found.fits],
         "iteration": found.record.iteration,
         "best_iteration": found.record.best_iteration,
@@ -77,6 +89,8 @@ def _artifact(folder: Path) -> dict[str, Any]:
     if not (folder / "manifest.json").is_file():
         raise ConfigError(f"`{folder}` has no manifest.json, so it is no artifact.")
     manifest = storage.read_json(folder / "manifest.json")
+    if not isinstance(manifest, dict):
+        raise FileDamagedError(f"`{folder}/manifest.json` must hold a JSON object.")
     expected_files = dict(manifest.get("files", {}))
     if (source := manifest.get("provenance", {}).get("source_sha256")) is not None:
         expected_files["source.safetensors"] = source

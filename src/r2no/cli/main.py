@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from r2no.backbones import names
 from r2no.cli import (  # each registers itself
     adapt,
     bench,
@@ -51,7 +53,7 @@ def demo(
     members: Annotated[int, typer.Option(min=1, help="Number of repair modules.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Seed of data and networks.")] = 0,
     quick: Annotated[bool, typer.Option(help="A smaller run, for a first look.")] = False,
-    backbone: Annotated[str, typer.Option(help="Source network.")] = "fno",
+    backbone: Annotated[str, typer.Option(help=f"Source network: {', '.join(names())}.")] = "fno",
 ) -> None:
     """Run the whole method on the built-in wake: train, adapt, score, show.
 
@@ -125,13 +127,8 @@ def main() -> None:
     try:
         app()
     except R2NOError as error:
-        Console(stderr=True).print(
-            f"[bold red]{type(error).__name__}[/]: ",
-            str(error),
-            highlight=False,
-            markup=True,
-            sep="",
-        )
+        line = Text.assemble((type(error).__name__, "bold red"), ": ", str(error))
+        Console(stderr=True).print(line, soft_wrap=True)
         sys.exit(1)
 
 
