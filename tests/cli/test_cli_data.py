@@ -37,7 +37,8 @@ class StubHub:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         return RemoteFile(str(path.relative_to(self.folder)), path.stat().st_size, sha256=digest)
 
-    def download(self, repository: Repository, path: str, folder: Path) -> None:
+    def download(self, repository: Repository, file: RemoteFile, folder: Path) -> None:
+        path = file.path
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         if path == LARGE.path:
             raise DataError("asked for the large file")

@@ -107,6 +107,27 @@ def test_training_on_damaged_data_leaves_nothing(damage, error, text, cylinder, 
     assert not (tmp_path / "out").exists()
 
 
+def test_damage_under_masks_is_found_before_training(cylinder, tmp_path, r2no):
+    def change(rows: list[dict]) -> None:
+        field = values(rows[0], "p")
+        field[30] = np.nan
+        rows[0]["p"] = field.tobytes()
+
+    edit(shards(cylinder, "numerical")[0], change)
+    arguments = ["--system", "cylinder", "--data", cylinder, "--paradigm", "numerical", *TRAIN]
+    with pytest.raises(NonFiniteError, match="in frame 30, in p"):
+        r2no("train", *arguments, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_empty_split_is_found_before_anything_is_written(cylinder, tmp_path, r2no):
+    (cylinder / "cylinder" / "hf_dataset" / "train_index_real.json").write_text("[]")
+    arguments = ["--system", "cylinder", "--data", cylinder, "--paradigm", "real", *TRAIN]
+    with pytest.raises(EmptySplitError, match="train split"):
+        r2no("train", *arguments, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tiny, tmp_path_factory, r2no) -> Path:
     out = tmp_path_factory.mktemp("source")
@@ -203,6 +224,7 @@ def test_wrong_setting_is_named(arguments, text, tiny, tmp_path, r2no):
         (["inspect", "."], "no artifact"),
         (["evaluate", ".", "--data", "x"], "no artifact"),
         (["train", "absent.yaml"], "no config file"),
+        (["train", "."], "not a YAML file"),
     ],
 )
 def test_absent_files_are_named(command, text, tmp_path, monkeypatch, r2no):

@@ -166,6 +166,20 @@ def numpy_r2(prediction: Tensor, target: Tensor) -> float:
     return float(1 - ((p - y) ** 2).sum() / ((y - y.mean(0)) ** 2).sum())
 
 
+def test_metric_batches_take_a_whole_batch_or_nothing_of_it() -> None:
+    prediction, target = fields((4, 6, 8, 8, 2))
+    pieces = MetricBatches(2, 2)
+    pieces.update(prediction, target)
+    scores = pieces.compute()
+    with pytest.raises(GridMismatchError, match="grid"):
+        pieces.update(*fields((2, 6, 10, 10, 2)))
+    broken = target.clone()
+    broken[3, 0, 0, 0, 0] = math.nan  # in the second piece
+    with pytest.raises(NonFiniteError):
+        pieces.update(prediction, broken)
+    assert pieces.compute() == scores
+
+
 def test_merge_leaves_the_other_accumulator_as_it_is() -> None:
     first, second = Accumulator(2).update(*fields((2, 6, 8, 8, 2))), Accumulator(2)
     second.update(*fields((3, 6, 8, 8, 2), seed=1))

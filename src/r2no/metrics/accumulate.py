@@ -1,12 +1,13 @@
 """All metrics in one pass: a mergeable state over batches, and metric batches on top of it."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from r2no.errors import ConfigError, EmptySplitError, ShapeError
+from r2no.errors import ConfigError, EmptySplitError, R2NOError, ShapeError
 from r2no.metrics.checks import (
     Measured,
     channel_indices,
@@ -178,13 +179,23 @@ class MetricBatches:
                 "Leave it out to score the whole set at once."
             )
         self.measured, self.metric_batch = measured, metric_batch
+        self._shape: tuple[int, ...] | None = None  # (time, *space, channel)
         self._piece, self._filled = Accumulator(measured), 0
         self._totals: dict[str, float] = {}
         self._pieces = 0
 
     def update(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> None:
         """Add a batch, closing pieces as they fill up; errors as in :class:`Accumulator`."""
-        check_shapes(prediction, target, mask, self._piece._shape)
+        check_shapes(prediction, target, mask, self._shape)
+        before = copy.copy(self.__dict__) | {"_piece": copy.copy(self._piece)}
+        try:
+            self._add(prediction, target, mask)
+        except R2NOError:
+            self.__dict__.update(before)
+            raise
+        self._shape = tuple(target.shape[1:])
+
+    def _add(self, prediction: Tensor, target: Tensor, mask: Tensor | None) -> None:
         start = 0
         while start < len(target):
             part = slice(start, min(len(target), start + self.metric_batch - self._filled))

@@ -1,6 +1,7 @@
 """Damaged, incomplete and misnamed data: a named error that says what to do."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from r2no.data.realpdebench import RealPDEBench
+from r2no.data.realpdebench import RealPDEBench, audit
 from r2no.errors import (
     ConfigError,
     DataError,
@@ -312,6 +313,81 @@ def test_file_cut_while_mapped_is_refused(keep: float, copy: Path) -> None:
             stream.truncate(int(keep * path.stat().st_size))
     with pytest.raises(FileDamagedError, match="after the data set was opened"):
         windows[0]
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 5000)
+
+
+def overwrite(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("layout", ["arrow", "hdf5"])
+@pytest.mark.parametrize("change", [cut, overwrite])
+def test_files_changed_while_open_are_refused(layout: str, change, copy: Path) -> None:
+    windows = RealPDEBench(copy, "cylinder", "real", "train", layout=layout)
+    assert windows[0].history.isfinite().all()  # every file needed is open by now
+    for path in [*shards(copy), *(copy / "cylinder" / "real").glob("*.h5")]:
+        change(path)
+    for number in range(len(windows)):
+        with pytest.raises(FileDamagedError, match="after the data set was opened"):
+            windows[number]
+
+
+def test_damaged_chunk_of_an_hdf5_file_is_named(copy: Path) -> None:
+    path = sorted((copy / "cylinder" / "real").glob("*.h5"))[0]
+    with h5py.File(path, "r+") as archive:
+        for name in ("u", "v"):
+            values = archive[f"measured_data/{name}"][...]
+            del archive[f"measured_data/{name}"]
+            archive.create_dataset(
+                f"measured_data/{name}", data=values, chunks=(5, *values.shape[1:]), fletcher32=True
+            )
+        place = archive["measured_data/u"].id.get_chunk_info(0).byte_offset
+    with path.open("r+b") as stream:
+        stream.seek(place)
+        stream.write(b"\xff" * 40)
+    trajectories = RealPDEBench(copy, "cylinder", "real", layout="hdf5").trajectories
+    with pytest.raises(FileDamagedError, match=r"Frames 0 to 5 of .*cannot be read"):
+        trajectories.read(path.name, 0, 5, stride=1, unmeasured=False)
+
+
+def test_shards_that_are_not_listed_do_not_count(copy: Path) -> None:
+    state = copy / "cylinder" / "hf_dataset" / "real" / "state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "_data_files": []}))
+    with pytest.raises(DataError, match="holds no trajectory"):
+        RealPDEBench(copy, "cylinder", "real", "train", layout="arrow", incomplete="skip")
+    assert audit(copy).systems[0].kinds[0].problems
+
+
+def test_settings_missing_from_a_small_data_set_are_named(copy: Path) -> None:
+    (copy / "cylinder" / "tiny.json").write_text("{}")
+    with pytest.raises(FileDamagedError, match="in_step"):
+        RealPDEBench(copy, "cylinder")
+
+
+def test_audit_counts_windows_whose_fields_are_not_fetched(copy: Path) -> None:
+    whole = audit(copy).systems[0].kinds[0]
+    for path in shards(copy):
+        path.unlink()
+    shutil.rmtree(copy / "cylinder" / "real")
+    found = audit(copy).systems[0].kinds[0]
+    assert found.windows == whole.windows
+    assert (found.trajectories, found.frames) == ((), (0, 0))
+    assert "Fetch the shards" in found.problems[0]
+
+
+def test_audit_goes_on_after_a_damaged_file(copy: Path) -> None:
+    shutil.rmtree(copy / "cylinder" / "hf_dataset" / "real")
+    first, *others = sorted((copy / "cylinder" / "real").glob("*.h5"))
+    cut(first)
+    found = audit(copy).systems[0].kinds[0]
+    assert found.trajectories == tuple(path.name for path in others)
+    assert first.name in found.problems[0]
+    assert dict(found.windows)["train"] > 0
 
 
 def test_name_outside_the_pattern_is_refused(root: Path) -> None:

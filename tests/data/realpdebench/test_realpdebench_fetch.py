@@ -35,7 +35,8 @@ class StubHub:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         return RemoteFile(str(path.relative_to(self.folder)), path.stat().st_size, sha256=digest)
 
-    def download(self, repository: Repository, path: str, folder: Path) -> None:
+    def download(self, repository: Repository, file: RemoteFile, folder: Path) -> None:
+        path = file.path
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         content = (self.folder / path).read_bytes()
         (folder / path).write_bytes(content[:-1] + b"?" if path in self.spoil else content)
@@ -173,6 +174,32 @@ def test_hub_client_fetches_and_resumes(
         fetch.download(plan, client)
         assert handler.ranges == ["bytes=16384-"]  # four whole pieces had arrived
     assert len(RealPDEBench(out, "fsi", "numerical")) == 30
+
+
+def test_what_arrived_before_a_kill_is_not_fetched_again(hub: StubHub, tmp_path: Path) -> None:
+    shard = "fsi/hf_dataset/numerical/data-00002-of-00006.arrow"
+    content = (hub.folder / shard).read_bytes()
+    with serve(hub.folder) as (endpoint, handler):
+        client = HuggingFaceHub(endpoint)
+        plan = fetch.plan_shards(client, tmp_path / "out", ["fsi"], ["numerical"])
+        target = tmp_path / "out" / shard
+        target.parent.mkdir(parents=True)
+        part = target.with_name(f".{target.name}.{COMMIT[:12]}.part")
+        part.write_bytes(content[:12_345])
+        fetch.download(plan, client)
+        assert handler.ranges == ["bytes=12345-"]
+        assert target.read_bytes() == content
+        target.rename(part)  # killed between the last byte and the name
+        client.download(plan.repository, plan.files[2], tmp_path / "out")
+        assert handler.ranges == ["bytes=12345-"]
+    assert target.read_bytes() == content
+    assert not list(target.parent.glob(".*"))
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "notaurl"])
+def test_a_hub_that_does_not_answer_is_named(endpoint: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="Check the network and `endpoint`"):
+        fetch.plan_metadata(HuggingFaceHub(endpoint), tmp_path / "out", ["fsi"])
 
 
 def test_absent_repository_is_named(tmp_path: Path) -> None:

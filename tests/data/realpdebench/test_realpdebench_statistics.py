@@ -1,5 +1,6 @@
 """Statistics: exact by default, cached under the data's fingerprint."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from r2no.data.realpdebench import RealPDEBench, fit_statistics, load_benchmark_normalisers
-from r2no.errors import ConfigError, EmptySplitError, FileDamagedError
+from r2no.errors import ConfigError, DataError, EmptySplitError, FileDamagedError
 
 
 @pytest.fixture
@@ -89,11 +90,40 @@ def test_benchmark_cache_files_are_read(tmp_path: Path) -> None:
     assert torch.equal(load_benchmark_normalisers(tmp_path / "max.pt").history.scale, stds[0])
 
 
-@pytest.mark.parametrize("content", [(), (torch.ones(2),), "text", (1.0, 2.0), {"a": 1, "b": 2}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        (),
+        (torch.ones(2),),
+        "text",
+        7,
+        None,
+        (1.0, 2.0),
+        {"a": 1, "b": 2},
+        torch.ones(2, 3),
+        (torch.ones(3), torch.ones(3), torch.ones(2), torch.ones(3)),
+        (torch.ones(3), -torch.ones(3)),
+        (torch.ones(3), torch.full((3,), float("nan"))),
+    ],
+)
 def test_other_cache_content_is_refused(content: object, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "mean_std.pt")
     with pytest.raises(FileDamagedError, match=r"mean_std\.pt"):
         load_benchmark_normalisers(tmp_path / "mean_std.pt")
+
+
+def test_no_damage_to_a_cache_escapes(tmp_path: Path) -> None:
+    path = tmp_path / "max.pt"
+    torch.save((torch.ones(3), torch.ones(3)), path)
+    content = path.read_bytes()
+    for position in range(0, len(content), 7):
+        changed = bytearray(content)
+        changed[position] ^= 0x15
+        path.write_bytes(changed)
+        with contextlib.suppress(FileDamagedError):
+            load_benchmark_normalisers(path)
+    with pytest.raises(DataError, match="no file"):
+        load_benchmark_normalisers(tmp_path / "absent.pt")
 
 
 def test_cache_that_would_execute_is_refused(tmp_path: Path) -> None:

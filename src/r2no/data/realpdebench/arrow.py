@@ -29,6 +29,12 @@ class ArrowTrajectories(Trajectories):
             for row in read_rows(path, system):
                 _refuse_double(rows.get(row.name), row)
                 rows[row.name] = row
+        if not rows:
+            raise DataError(
+                f"`{folder}` holds no trajectory: none of the {len(listed)} shards it lists is "
+                f"there, or all are empty. Fetch them with `r2no data fetch --system {system.name} "
+                f"--kind {kind}`."
+            )
         self._rows = dict(sorted(rows.items()))
 
     @property

@@ -133,7 +133,7 @@ def download(
         raise StorageError(f"Not enough space: {plan}, but only {free / 1e9:.2f} GB are free.")
     left = plan.size
     for file in plan.files:
-        hub.download(plan.repository, file.path, plan.folder)
+        hub.download(plan.repository, file, plan.folder)
         _verify(file, plan.folder / file.path)
         left -= file.size
         if progress is not None:

@@ -56,8 +56,16 @@ class HDF5Trajectories(Trajectories):
         if array is None:
             yield None
             return
-        with np.errstate(over="ignore"):  # a number too large becomes infinite, reported as such
-            block = array[start:stop].astype(np.float32, copy=False)
+        try:
+            with np.errstate(
+                over="ignore"
+            ):  # too large a number becomes infinite, reported as such
+                block = array[start:stop].astype(np.float32, copy=False)
+        except OSError as error:
+            raise FileDamagedError(
+                f"Frames {start} to {stop} of `{array.name}` in `{array.file.filename}` cannot be "
+                f"read ({error}). Fetch the file again."
+            ) from error
         yield block.reshape(*block.shape[:3], len(column.channels))
 
     def _checked_shape(self, name: str) -> Shape:

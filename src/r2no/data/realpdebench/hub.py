@@ -48,8 +48,8 @@ class Hub(Protocol):
         """All files of a repository."""
         ...
 
-    def download(self, repository: Repository, path: str, folder: Path) -> None:
-        """Put ``path`` below ``folder``, resuming where an earlier attempt stopped."""
+    def download(self, repository: Repository, file: RemoteFile, folder: Path) -> None:
+        """Put ``file`` below ``folder``, going on where an earlier attempt stopped."""
         ...
 
 
@@ -59,7 +59,8 @@ class HuggingFaceHub:
     def __init__(self, endpoint: str | None = None) -> None:
         from huggingface_hub import HfApi
 
-        self._api = HfApi(endpoint=endpoint, token=os.environ.get("HF_TOKEN") or False)
+        self._token = os.environ.get("HF_TOKEN") or False
+        self._api = HfApi(endpoint=endpoint, token=self._token)
 
     def commit(self, repository: Repository) -> str:
         """The commit that the revision stands for now."""
@@ -83,16 +84,40 @@ class HuggingFaceHub:
             found = [entry for entry in entries if isinstance(entry, RepoFile)]
         return [_remote_file(entry) for entry in found]
 
-    def download(self, repository: Repository, path: str, folder: Path) -> None:
-        """Put ``path`` below ``folder``; an interrupted download is resumed."""
+    def download(self, repository: Repository, file: RemoteFile, folder: Path) -> None:
+        """Put ``file`` below ``folder``.
+
+        What has arrived is kept in a hidden ``.part`` file of this revision, also when the process
+        is killed, and the next attempt asks for the rest only. (``hf_hub_download`` drops it.)
+        """
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils import build_hf_headers
+
+        target = folder / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.{repository.revision[:12]}.part")
         with _named_errors(repository):
-            self._api.hf_hub_download(
+            url = hf_hub_url(
                 repository.name,
-                path,
+                file.path,
                 repo_type=repository.type,
                 revision=repository.revision,
-                local_dir=folder,
+                endpoint=self._api.endpoint,
             )
+            headers = build_hf_headers(token=self._token)
+            if part.is_file() and part.stat().st_size > file.size:
+                part.unlink()
+            with part.open("ab") as stream:
+                http_get(
+                    url,
+                    stream,
+                    resume_size=stream.tell(),
+                    headers=headers,
+                    expected_size=file.size,
+                    displayed_filename=file.path,
+                )
+        os.replace(part, target)
 
 
 def _remote_file(entry: Any) -> RemoteFile:
@@ -108,13 +133,12 @@ def _blob_hash(path: Path) -> str:
 
 @contextmanager
 def _named_errors(repository: Repository) -> Iterator[None]:
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
-
     try:
         yield
-    except (HfHubHTTPError, EntryNotFoundError, LocalEntryNotFoundError, ConnectionError) as error:
+    except Exception as error:  # the transport's own types differ by version; all are reported
+        reason = str(error).strip() or type(error).__name__
         raise DataError(
-            f"The hub did not give `{repository.name}` at `{repository.revision}` ({error}). "
+            f"The hub did not give `{repository.name}` at `{repository.revision}` ({reason}). "
             "Check the network and `endpoint`; for a repository that asks for consent, accept its "
             "terms and set HF_TOKEN. Run the same command again to resume."
         ) from error

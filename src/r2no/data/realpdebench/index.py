@@ -1,6 +1,5 @@
 """Window lists and groups: the released files first, the documented algorithm last."""
 
-import pickle
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,12 +28,14 @@ def load_pt(path: Path) -> Any:
     Raises:
         FileDamagedError: if it is truncated or holds more than tensors, numbers and containers.
     """
+    if not path.is_file():
+        raise DataError(f"There is no file `{path}`.")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+    except Exception as error:  # a damaged pickle can raise anything, and all of it is reported
         raise FileDamagedError(
-            f"`{path}` is damaged or holds more than plain tensors, numbers and lists ({error}). "
-            "It was not executed; fetch it again."
+            f"`{path}` is damaged or holds more than plain tensors, numbers and lists "
+            f"({type(error).__name__}). It was not executed; fetch it again."
         ) from error
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -17,7 +17,7 @@ from r2no.data.realpdebench.folder import GROUPS, Folder, check_version
 from r2no.data.realpdebench.index import Index
 from r2no.data.realpdebench.splits import Pair
 from r2no.data.realpdebench.systems import KINDS, SPLITS, SYSTEMS, System, choice, lookup
-from r2no.data.realpdebench.trajectories import Trajectories
+from r2no.data.realpdebench.trajectories import Shape, Trajectories
 from r2no.errors import DataError, R2NOError
 
 
@@ -98,29 +98,47 @@ def _system_report(root: Path, name: str) -> SystemReport:
 def _kind_report(folder: Folder, system: System, kind: str) -> KindReport:
     layouts = folder.layouts(kind)
     expected = system.trajectories[KINDS.index(kind)]
-    try:
-        layout = folder.detect(kind)
-        trajectories = open_trajectories(folder, system, kind, layout)
-        shapes = [trajectories.shape(name) for name in trajectories.names]
-    except R2NOError as error:
-        return KindReport(kind, layouts, expected=expected, problems=(str(error),))
-    index = Index(folder, system, kind, layout, trajectories.names)
-    lists, problems = _window_lists(index)
-    missing = _missing(folder, kind, lists, trajectories)
+    problems: list[str] = []
+    trajectories = _opened(folder, system, kind, problems)
+    shapes = {} if trajectories is None else _shapes(trajectories, problems)
+    index = Index(folder, system, kind, layouts[0] if layouts else "arrow", tuple(shapes))
+    lists, more = _window_lists(index)
+    problems += more if layouts else []  # without fields that is said already
+    frames = [shape[0] for shape in shapes.values()] or [0]
     return KindReport(
         kind,
         layouts,
-        trajectories.names,
+        tuple(shapes),
         expected,
-        frames=(min(shape[0] for shape in shapes), max(shape[0] for shape in shapes)),
-        grids=tuple(sorted({shape[1:] for shape in shapes})),
+        frames=(min(frames), max(frames)),
+        grids=tuple(sorted({shape[1:] for shape in shapes.values()})),
         source=index.source if lists else "",
         windows=tuple((split, len(pairs)) for split, pairs in lists.items()),
-        missing=missing,
+        missing=_missing(folder, kind, lists, trajectories, shapes),
         overlaps=find_overlaps(lists, system.history_frames + system.horizon_frames),
-        duplicates=find_duplicates(trajectories),
+        duplicates=() if trajectories is None else find_duplicates(trajectories, tuple(shapes)),
         problems=tuple(problems),
     )
+
+
+def _opened(folder: Folder, system: System, kind: str, problems: list[str]) -> Trajectories | None:
+    """The trajectories, or ``None`` and a note of what is wrong."""
+    try:
+        return open_trajectories(folder, system, kind, folder.detect(kind))
+    except R2NOError as error:
+        problems.append(str(error))
+        return None
+
+
+def _shapes(trajectories: Trajectories, problems: list[str]) -> dict[str, Shape]:
+    """Shapes of the trajectories that can be read; what is wrong with the others is noted."""
+    found = {}
+    for name in trajectories.names:
+        try:
+            found[name] = trajectories.shape(name)
+        except R2NOError as error:
+            problems.append(str(error))
+    return found
 
 
 def _window_lists(index: Index) -> tuple[dict[str, list[Pair]], list[str]]:
@@ -137,13 +155,19 @@ def _window_lists(index: Index) -> tuple[dict[str, list[Pair]], list[str]]:
 
 
 def _missing(
-    folder: Folder, kind: str, lists: dict[str, list[Pair]], trajectories: Trajectories
+    folder: Folder,
+    kind: str,
+    lists: dict[str, list[Pair]],
+    trajectories: Trajectories | None,
+    there: Iterable[str],
 ) -> tuple[str, ...]:
+    if trajectories is None:
+        return ()
     listed = {name for pairs in lists.values() for name, _ in pairs}
     groups = [folder.group(kind, group) for group in GROUPS]
     files = [str(p) for p in groups if not (p.is_file() or p.with_suffix(".pt").is_file())]
     absent = getattr(trajectories, "missing_files", ())
-    return (*sorted(listed - set(trajectories.names)), *absent, *files)
+    return (*sorted(listed - set(there)), *absent, *files)
 
 
 def find_overlaps(lists: dict[str, list[Pair]], length: int) -> tuple[Overlap, ...]:
@@ -168,13 +192,15 @@ def _sharing(windows: list[Pair], others: list[Pair], length: int) -> int:
     return count
 
 
-def find_duplicates(trajectories: Trajectories) -> tuple[tuple[str, ...], ...]:
-    """Trajectories whose first, middle and last frames agree bit for bit."""
+def find_duplicates(
+    trajectories: Trajectories, names: Sequence[str]
+) -> tuple[tuple[str, ...], ...]:
+    """Those of ``names`` whose first, middle and last frames agree bit for bit."""
     groups = defaultdict(list)
-    for name in trajectories.names:
+    for name in names:
         frames = trajectories.shape(name)[0]
         digest = hashlib.sha256()
         for frame in (0, frames // 2, frames - 1):
             digest.update(trajectories.read(name, frame, 1, stride=1, unmeasured=False).data)
         groups[digest.digest()].append(name)
-    return tuple(tuple(names) for names in groups.values() if len(names) > 1)
+    return tuple(tuple(alike) for alike in groups.values() if len(alike) > 1)

@@ -8,7 +8,7 @@ batch of all windows gives the exact variance.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -122,11 +122,12 @@ def load_benchmark_normalisers(path: PathLike) -> Normalisers:
     """
     path = Path(path)
     content = load_pt(path)
-    vectors = [v for v in content if isinstance(v, Tensor) and v.ndim == 1] if content else []
-    if len(vectors) != len(content) or len(content) not in (2, 4):
+    vectors = list(content) if isinstance(content, (list, tuple)) else []
+    if len(vectors) not in (2, 4) or not _are_statistics(vectors):
         raise FileDamagedError(
-            f"`{path}` must hold 4 (`mean_std.pt`) or 2 (`max.pt`) vectors. Delete it and compute "
-            "the statistics again."
+            f"`{path}` must hold 4 (`mean_std.pt`) or 2 (`max.pt`) vectors of finite numbers, "
+            "scales not negative and as long as their means. Delete it and compute the statistics "
+            "again."
         )
     if len(vectors) == 2:
         history, target = (Normaliser(torch.zeros_like(v), v) for v in vectors)
@@ -134,6 +135,15 @@ def load_benchmark_normalisers(path: PathLike) -> Normalisers:
         pairs = zip(vectors[:2], vectors[2:], strict=True)
         history, target = (Normaliser(mean, std) for mean, std in pairs)
     return Normalisers(history, target)
+
+
+def _are_statistics(vectors: list[Any]) -> bool:
+    """Whether these are (means of history and target,) scales of history and target."""
+    if not all(isinstance(v, Tensor) and v.ndim == 1 and v.isfinite().all() for v in vectors):
+        return False
+    scales = vectors[-2:]
+    alike = all(a.shape == b.shape for a, b in zip(vectors[:2], scales, strict=True))
+    return alike and all(bool((scale >= 0).all()) for scale in scales)
 
 
 def _stream(windows: Windows, workers: int) -> Iterable[Window]:

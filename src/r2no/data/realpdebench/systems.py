@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from r2no.errors import ConfigError, DataError
+from r2no.errors import ConfigError, DataError, FileDamagedError
 from r2no.storage import read_json
 
 Number = int | float
@@ -162,6 +162,16 @@ def lookup(name: str, root: Path | None = None) -> System:
     if small is None or not small.is_file():
         return system
     content = read_json(small)
+    try:
+        return _with_settings(system, content)
+    except (KeyError, TypeError) as error:
+        raise FileDamagedError(
+            f"`{small}` lacks the setting {error}. Write the small data set again with "
+            "`r2no data tiny`."
+        ) from error
+
+
+def _with_settings(system: System, content: dict[str, Any]) -> System:
     return replace(
         system,
         history_frames=content["in_step"],

@@ -1,7 +1,7 @@
 """What the two storage layouts share: cut a window out of a trajectory, nothing more.
 
 A reader keeps no open file when it is pickled or forked: each process opens what it needs, when it
-needs it, and refuses a file that changed since the data set was opened.
+needs it. Every window is refused whose file changed since the data set was opened.
 """
 
 import os
@@ -74,6 +74,8 @@ class Trajectories(ABC):
         self, name: str, start: int, frames: int, *, stride: int, unmeasured: bool
     ) -> NDArray[np.float32]:
         """Cut (time, height, width, channel); channels that are not read are zero."""
+        for stamp in self.stamps(name):
+            stamp.check()
         _, height, width = self.shape(name)
         grid = (-(-height // stride), -(-width // stride))
         values = np.empty((frames, *grid, len(self.system.channels)), np.float32)

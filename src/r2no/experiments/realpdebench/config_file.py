@@ -41,7 +41,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:
         raise ConfigError(f"There is no config file `{path}`.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
         raise ConfigError(f"`{path}` is not a YAML file: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"`{path}` must hold `name: value` lines, as `r2no train --help` lists.")

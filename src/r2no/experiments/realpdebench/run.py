@@ -36,8 +36,8 @@ def run_training(config: TrainConfig, *, reporter: Reporter | None = None) -> di
     """
     reporter, row, work = reporter or Reporter(quiet=True), config.resolved(), config.folder / "run"
     train, validation = _training_windows(config)
-    if not work.exists():
-        read_through([validation] + [train] * (train.kind == "real"), reporter)
+    if not work.exists():  # simulated windows without masks, which would hide damaged channels
+        read_through([validation, _training_windows(config, mask_prob=0.0)[0]], reporter)
     operator = start_operator(config, validation, reporter).operator
     check_operator(operator, validation)
     result = train_operator(
@@ -64,9 +64,14 @@ def run_training(config: TrainConfig, *, reporter: Reporter | None = None) -> di
     return {**summary, "folder": config.folder, "checkpoint": config.folder / CHECKPOINT}
 
 
-def _training_windows(config: TrainConfig) -> tuple[RealPDEBench, RealPDEBench]:
+def _training_windows(config: TrainConfig, **changes: Any) -> tuple[RealPDEBench, RealPDEBench]:
     row, kind = config.resolved(), "numerical" if config.paradigm == "numerical" else "real"
-    draws = {"mask_prob": row.mask_prob, "noise_scale": row.noise_scale, "seed": row.seed}
+    draws = {
+        "mask_prob": row.mask_prob,
+        "noise_scale": row.noise_scale,
+        "seed": row.seed,
+        **changes,
+    }
     train = open_windows(config, config.system, kind, "train", **draws)
     return train, open_windows(config, config.system, "real", "val")
 

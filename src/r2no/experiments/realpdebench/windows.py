@@ -1,6 +1,6 @@
 """Windows and statistics of a config, read with progress."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,7 @@ def block_shapes(windows: RealPDEBench) -> Shapes:
 
 def check_operator(operator: PhysicalOperator, windows: RealPDEBench) -> None:
     """Refuse an operator that cannot forecast these windows, before any work is done."""
-    if len(windows) == 0:
-        raise EmptySplitError(
-            f"The {windows.split} split of `{windows.system.name}` holds no window of "
-            f"{windows.length} frames (test mode `{windows.test_mode}`). Lower `autoregressive` or "
-            "give another split."
-        )
+    check_not_empty(windows)
     shape_in, shape_out = block_shapes(windows)
     channels = operator.history_normaliser.shift.numel(), operator.target_normaliser.shift.numel()
     if channels != (shape_in[-1], shape_out[-1]):
@@ -70,8 +65,20 @@ def check_operator(operator: PhysicalOperator, windows: RealPDEBench) -> None:
         )
 
 
-def read_through(sets: Iterable[RealPDEBench], reporter: Reporter) -> None:
+def check_not_empty(windows: RealPDEBench) -> None:
+    """Refuse a split without windows."""
+    if len(windows) == 0:
+        raise EmptySplitError(
+            f"The {windows.split} split of `{windows.system.name}` holds no window of "
+            f"{windows.length} frames (test mode `{windows.test_mode}`). Lower `autoregressive` or "
+            "give another split."
+        )
+
+
+def read_through(sets: Sequence[RealPDEBench], reporter: Reporter) -> None:
     """Read every window once, so that damaged data are found before anything is written."""
+    for windows in sets:
+        check_not_empty(windows)
     for windows in sets:
         title = f"reading {windows.kind} {windows.split}"
         with reporter.step(title, len(windows)) as step:
