@@ -1,18 +1,21 @@
 """The benchmark's own evaluation of a closed-form toy network, and properties of the roll-out."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from r2no import metrics
 from r2no.data.normalise import Normaliser
 from r2no.data.realpdebench import RealPDEBench, write_tiny
+from r2no.data.realpdebench.systems import Body
 from r2no.data.window import batches
-from r2no.errors import DataError, EmptySplitError, ShapeError
+from r2no.errors import ConfigError, DataError, EmptySplitError, GridMismatchError, ShapeError
 from r2no.experiments.realpdebench import Protocol, roll_out, score_operators
 from r2no.experiments.realpdebench.evaluation import check_measured
 from r2no.experiments.realpdebench.windows import check_operator
@@ -89,6 +92,43 @@ def test_evaluation_agrees_with_the_benchmark(case: str, root: Path) -> None:
         assert scores[NAMES.get(name, name)] == pytest.approx(
             float(expected), rel=1e-4, abs=0, nan_ok=True
         ), name
+
+
+@pytest.mark.parametrize("compat", [None, "benchmark"])
+def test_probe_errors_of_a_set_are_those_of_its_batches(
+    compat: Literal["benchmark"] | None, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = next(case for case in CASES if case.startswith("cylinder|gaussian|N1"))
+    operator, windows, _ = setup(root, case)
+    body = Body(2, (4, windows.fields.grid[0] // 2))  # the small grid does not hold the real one
+    monkeypatch.setattr(windows, "system", replace(windows.system, body=body, stride=(1, 2)))
+    normalisers = operator.history_normaliser, operator.target_normaliser
+    size = len(windows) // 2 + 1  # two batches of different size
+    protocol = Protocol(size, compat, normalisers, probes=True)
+    scores = score_operators({"toy": operator}, windows, protocol)["toy"]
+    channels = 3 if compat else 2
+    stations = [
+        metrics.probe_error(
+            protocol.scored(operator(window.history))[..., :channels],
+            window.target[..., :channels],
+            diameter=body.diameter,
+            center=body.center,
+            compat=compat,
+        ).mean()
+        for _, window in batches(windows, size if compat else len(windows))
+    ]
+    assert scores["mvpe"] == pytest.approx(float(sum(stations) / len(stations)), rel=1e-6)
+    by_station = [scores[f"mvpe_station{number}"] for number in (1, 2, 3, 4)]
+    assert sum(by_station) / 4 == pytest.approx(scores["mvpe"])
+
+
+def test_probes_need_a_body_that_the_grid_holds(root: Path) -> None:
+    windows = RealPDEBench(root, "combustion", "real", "test")
+    with pytest.raises(ConfigError, match="`combustion` has none"):
+        score_operators({"toy": lambda x: x}, windows, Protocol(probes=True))
+    small = RealPDEBench(root, "cylinder", "real", "test")
+    with pytest.raises(GridMismatchError, match="must lie in the grid"):
+        score_operators({"toy": lambda x: x}, small, Protocol(probes=True))
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "gaussian" in case])

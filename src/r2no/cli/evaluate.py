@@ -39,6 +39,9 @@ def evaluate(
     compat: Annotated[
         str | None, typer.Option(help="benchmark: score exactly as the benchmark does.")
     ] = None,
+    probes: Annotated[
+        bool | None, typer.Option(help="Also the mean velocity profile error behind the body.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the JSON here.")] = None,
     trust_source: Annotated[
         bool, typer.Option(help="Import the factory, or open the program, the artifact names.")

@@ -34,6 +34,13 @@ COMBUSTION_FIELDS = (
 )
 
 
+class Body(NamedTuple):
+    """What stands in the flow, in native pixels of the real data; behind it lie the probes."""
+
+    diameter: int
+    center: tuple[int, int]  # (x, y)
+
+
 class Column(NamedTuple):
     """A stored array of shape (time, height, width) or (time, height, width, channel)."""
 
@@ -75,6 +82,7 @@ class System:
     train_ratio: Number = 0.5
     mask_prob: Number = 0.5
     trajectories: tuple[int, int] = (0, 0)
+    body: Body | None = None
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -101,7 +109,14 @@ class System:
 
 _TWO = r"(\d+)_(\d+\.?\d*)\.h5"
 _ALL = (
-    System("cylinder", r"(\d+)\.h5", ("reynolds",), stride=(1, 2), trajectories=(92, 92)),
+    System(
+        "cylinder",
+        r"(\d+)\.h5",
+        ("reynolds",),
+        stride=(1, 2),
+        trajectories=(92, 92),
+        body=Body(18, (32, 32)),
+    ),
     System(
         "controlled_cylinder",
         _TWO,
@@ -111,6 +126,7 @@ _ALL = (
         horizon_frames=10,
         stride=(1, 2),
         trajectories=(96, 96),
+        body=Body(18, (16, 32)),
     ),
     System(
         "fsi",
@@ -123,8 +139,15 @@ _ALL = (
         held_in=0,
         held_out=4,
         trajectories=(51, 51),
+        body=Body(24, (66, 64)),
     ),
-    System("foil", _TWO, ("reynolds", "angle_of_attack"), trajectories=(98, 99)),
+    System(
+        "foil",
+        _TWO,
+        ("reynolds", "angle_of_attack"),
+        trajectories=(98, 99),
+        body=Body(62, (30, 64)),
+    ),
     System(
         "combustion",
         r"(\d+)NH3_(\d+\.?\d*)\.h5",

@@ -168,6 +168,7 @@ class EvaluateConfig(BenchmarkConfig, frozen=True, extra="forbid"):
     frames: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=1)
     compat: Literal["benchmark"] | None = None
+    probes: bool = False
     output: Path | None = None
 
 

@@ -43,6 +43,7 @@ def run_evaluation(config: EvaluateConfig, *, reporter: Reporter | None = None) 
         config.batch_size or (row.eval_batch_size if config.compat else _CLEAN_BATCH),
         config.compat,
         (source.operator.history_normaliser, source.operator.target_normaliser),
+        probes=config.probes,
     )
     scores = score_operators(operators, windows, protocol, reporter=reporter)
     result: dict[str, Any] = _finite({**scores, **_circumstances(source, windows, protocol)})

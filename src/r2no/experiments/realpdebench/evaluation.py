@@ -6,6 +6,7 @@ forecast f as ((f - mᵢ)/sᵢ) sₜ + mₜ; the clean value is f itself.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -16,8 +17,8 @@ from r2no.data.normalise import Normaliser
 from r2no.data.realpdebench import RealPDEBench
 from r2no.data.realpdebench.systems import choice
 from r2no.data.window import batches
-from r2no.errors import DataError, ShapeError
-from r2no.metrics import Accumulator, MetricBatches
+from r2no.errors import ConfigError, DataError, ShapeError
+from r2no.metrics import Accumulator, MetricBatches, probe_error
 from r2no.training import Reporter
 
 #: Up to so many blocks the benchmark scores the whole set at once, above in metric batches.
@@ -68,12 +69,14 @@ class Protocol:
     """How forecasts are scored.
 
     ``compat="benchmark"`` takes its scored value (see the module) and, for more than four blocks,
-    its metric batches; it needs the normalisers of history and target.
+    its metric batches; it needs the normalisers of history and target. ``probes`` adds the mean
+    velocity profile error behind the body (:func:`r2no.metrics.probe_error`).
     """
 
     batch_size: int = 16
-    compat: str | None = None
+    compat: Literal["benchmark"] | None = None
     normalisers: tuple[Normaliser, Normaliser] | None = field(default=None, repr=False)
+    probes: bool = False
 
     def __post_init__(self) -> None:
         if self.compat is not None:
@@ -92,11 +95,58 @@ class Protocol:
         of_history, of_target = self.normalisers
         return of_target.inverse(of_history(forecast))
 
-    def normalised_error(self, scored: Tensor, target: Tensor, measured: list[int]) -> float:
-        """Mean squared error of a batch in normalised units."""
-        assert self.normalisers is not None
-        of_target = self.normalisers[1]
-        return float((of_target(scored) - of_target(target))[..., measured].square().mean())
+
+class _Tally:
+    """The scores of one operator so far."""
+
+    def __init__(self, windows: RealPDEBench, protocol: Protocol) -> None:
+        self._protocol, self._system = protocol, windows.system
+        self._measured = measured = windows.fields.measured
+        piece = protocol.metric_batch(windows.autoregressive)
+        self._scores = Accumulator(measured) if piece is None else MetricBatches(measured, piece)
+        self._losses: list[float] = []  # of each batch, in normalised units
+        self._stations: list[Tensor] = []  # probe errors of each batch
+        self._sizes: list[int] = []  # of the batches
+        if protocol.probes and self._system.body is None:
+            raise ConfigError(
+                f"`probes` need a body in the flow, but `{self._system.name}` has none."
+            )
+
+    def add(self, forecast: Tensor, target: Tensor) -> None:
+        scored, measured = self._protocol.scored(forecast), list(self._measured)
+        self._scores.update(scored, target)
+        self._sizes.append(len(target))
+        if self._protocol.normalisers is not None:
+            of_target = self._protocol.normalisers[1]
+            error = (of_target(scored) - of_target(target))[..., measured]
+            self._losses.append(float(error.square().mean()))
+        if self._protocol.probes:
+            self._stations.append(self._probe_errors(scored, target))
+
+    def _probe_errors(self, scored: Tensor, target: Tensor) -> Tensor:
+        """By station; the benchmark compares the unmeasured channels too."""
+        assert self._system.body is not None
+        chosen = slice(None) if self._protocol.compat else list(self._measured)
+        return probe_error(
+            scored[..., chosen],
+            target[..., chosen],
+            diameter=self._system.body.diameter,
+            center=self._system.body.center,
+            stride=self._system.stride[0],
+            compat=self._protocol.compat,
+        )
+
+    def scores(self) -> dict[str, float]:
+        found = self._scores.compute()
+        if self._losses:
+            found["normalised_mse"] = sum(self._losses) / len(self._losses)
+        if self._stations:
+            sizes = torch.tensor(self._sizes, dtype=torch.float64)
+            weights = torch.ones_like(sizes) if self._protocol.compat else sizes
+            stations = weights @ torch.stack(self._stations) / weights.sum()
+            found["mvpe"] = float(stations.mean())
+            found |= {f"mvpe_station{i + 1}": float(value) for i, value in enumerate(stations)}
+        return found
 
 
 @torch.no_grad()
@@ -110,19 +160,16 @@ def score_operators(
     """Every metric of each operator, by name, over the measured channels, in one pass.
 
     ``normalised_mse``, where the protocol has normalisers, is the mean over batches without
-    weights. The number of blocks is that of ``windows``.
+    weights; so is ``mvpe`` with ``compat="benchmark"``, else it is over windows. The number of
+    blocks is that of ``windows``.
 
     Raises:
+        ConfigError: if ``probes`` are asked for where there is no body.
         DataError: if the data contradict which channels the system measures.
     """
     reporter = reporter or Reporter(quiet=True)
-    measured, blocks = windows.fields.measured, windows.autoregressive
-    whole = protocol.metric_batch(blocks)
-    scores = {
-        name: Accumulator(measured) if whole is None else MetricBatches(measured, whole)
-        for name in operators
-    }
-    losses: dict[str, list[float]] = {name: [] for name in operators}
+    blocks = windows.autoregressive
+    tallies = {name: _Tally(windows, protocol) for name in operators}
     seen = torch.zeros(len(windows.fields.channels), dtype=torch.bool)
     with reporter.step(f"scoring on {windows.split}", len(windows)) as step:
         for numbers, window in batches(windows, protocol.batch_size):
@@ -131,18 +178,10 @@ def score_operators(
                 forecast = roll_out(
                     operator, window.history, blocks=blocks, channels=window.target.shape[-1]
                 )
-                scored = protocol.scored(forecast)
-                scores[name].update(scored, window.target)
-                if protocol.normalisers is not None:
-                    error = protocol.normalised_error(scored, window.target, list(measured))
-                    losses[name].append(error)
+                tallies[name].add(forecast, window.target)
             step.advance(len(numbers))
     check_measured(seen, windows)
-    return {
-        name: score.compute()
-        | ({"normalised_mse": sum(losses[name]) / len(losses[name])} if losses[name] else {})
-        for name, score in scores.items()
-    }
+    return {name: tally.scores() for name, tally in tallies.items()}
 
 
 def check_measured(seen: Tensor, windows: RealPDEBench) -> None:
