@@ -318,6 +318,17 @@ def test_conjugate_views_are_resolved_and_wide_complex_weights_named(tmp_path: P
     assert not (tmp_path / "b.safetensors").exists()
 
 
+def test_values_of_one_tensor_must_agree_under_all_its_names(tmp_path: Path) -> None:
+    net = small("unet")
+    weights = {key: value.clone() for key, value in net.state_dict().items()}
+    shared = [key for key in weights if key.endswith("freqs")]
+    assert len(shared) > 1
+    weights[shared[-1]] += 1
+    torch.save(weights, tmp_path / "a.pth")
+    with pytest.raises(CheckpointMismatchError, match="one tensor of the network"):
+        load_checkpoint(net, tmp_path / "a.pth")
+
+
 def test_a_network_without_memory_is_refused(released: Path) -> None:
     with pytest.raises(ConfigError, match="meta device"):
         load_checkpoint(small("fno").to("meta"), released)

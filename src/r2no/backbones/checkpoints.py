@@ -72,6 +72,7 @@ def load_checkpoint(net: nn.Module, path: PathLike) -> CheckpointRecord:
         )
     check_finite(checkpoint.weights, path)
     _check_fit(own, checkpoint)
+    _check_shared(own, checkpoint)
     record = _record(checkpoint)
     net.load_state_dict(checkpoint.weights, strict=True)
     return record
@@ -181,6 +182,18 @@ def _check_fit(expected: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
             f"The weights in `{checkpoint.path}` do not fit the network: {listed}. "
             f"{_remedy(expected, checkpoint)}"
         )
+
+
+def _check_shared(own: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
+    """Refuse different values under names that are one tensor here: only the last would count."""
+    weights, first = checkpoint.weights, dict[int, str]()
+    for key, value in own.items():
+        other = first.setdefault(value.data_ptr(), key)
+        if value.numel() and not torch.equal(weights[key], weights[other]):
+            raise CheckpointMismatchError(
+                f"`{key}` and `{other}` are one tensor of the network, but differ in "
+                f"`{checkpoint.path}`. Its weights were edited; fetch it again."
+            )
 
 
 def _remedy(expected: Mapping[str, Tensor], checkpoint: Checkpoint) -> str:
