@@ -336,6 +336,13 @@ def test_the_weighting_is_chosen_on_held_out_blocks_for_the_target(target):
     nested = alone.ensemble.nested_
     ratio = float(((nested.before - nested.gains).sum() / nested.before.sum()).sqrt())
     assert table[judge][target] == pytest.approx(ratio)
+    again = model.ensemble.derive()  # judged as the fit was
+    torch.testing.assert_close(again.weights_, model.ensemble.weights_)
+    stored = r2no.SpectralEnsemble.from_state(*model.ensemble.state())
+    torch.testing.assert_close(stored.derive().weights_, again.weights_, rtol=1e-4, atol=1e-4)
+    pooled = r2no.adaptation.update(model, split(range(18, 22))).ensemble
+    assert pooled.weight_exponent == model.ensemble.weight_exponent
+    assert (pooled.judged_ is None) == (pooled.weight_exponent == judge)
 
 
 def test_learning_curve_shows_blocks_windows_and_spread(model):

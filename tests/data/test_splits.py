@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from r2no.data import halves
+from r2no.data.splits import blocks
 from r2no.errors import EmptySplitError
 
 
@@ -39,6 +40,17 @@ def test_short_recording_shrinks_the_gap_but_never_overlaps_targets():
     assert len(first) >= 1
     assert len(last) >= 1
     assert int(last.min()) - int(first.max()) >= 10
+
+
+def test_a_few_short_recordings_are_held_out_whole():
+    plan = blocks(origins(range(9), range(9), range(9)), horizon=6)
+    windows = origins(range(9), range(9), range(9))[:, 0]
+    for fit, score in plan.folds:
+        sides = [
+            set(windows[torch.isin(plan.group, torch.tensor(part))].tolist())
+            for part in (fit, score)
+        ]
+        assert not sides[0] & sides[1]
 
 
 def test_too_short_recording_is_named():

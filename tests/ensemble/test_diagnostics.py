@@ -53,6 +53,14 @@ def test_gap_vanishes_when_one_depth_is_best_everywhere():
     assert errors.gap() == 0.0
 
 
+def test_gap_selects_one_depth_per_band_for_all_channels():
+    errors, *_ = gathered()
+    errors.squared[0] = 1.0
+    errors.squared[0, 0, :, 0] = 0.0  # channel 0 is exact at depth 0, channel 1 at depth 1
+    errors.squared[0, 1, :, 1] = 0.0
+    assert errors.gap() == 0.0
+
+
 def test_worked_example_of_the_appendix():
     """T(h) = h/2 + 1/2: the region-wise composition is exact while no iterate is."""
     target = torch.zeros(2, dtype=torch.float64)

@@ -93,6 +93,31 @@ def test_zero_weights_give_the_source_bit_for_bit():
         assert torch.equal(model.predict(source.to(kind), iterates.to(kind)), source.to(kind))
 
 
+def test_zero_weights_give_the_source_also_where_an_iterate_overflowed():
+    source, iterates, target = problem()
+    cells = FourierCells.polar((6, 7), radial=3, angular=2)
+    model = SpectralEnsemble(cells, float("inf"), MEASURED).fit([(source, iterates, target)])
+    iterates[0, 1, 0, 0, 0, 0] = float("inf")
+    assert torch.equal(model.predict(source, iterates), source)
+
+
+def test_groups_are_given_with_every_batch_or_with_none():
+    source, iterates, target = problem()
+    cells = FourierCells.polar((6, 7), radial=3, angular=2)
+    group = torch.zeros(len(source), dtype=torch.long)
+    plain, numbered = FitBatch(source, iterates, target), FitBatch(*problem(), None, group)
+    for batches in ([plain, numbered], [numbered, plain]):
+        with pytest.raises(ConfigError, match="with every batch or with none"):
+            SpectralEnsemble(cells, 0.1, MEASURED).fit(batches)
+    with pytest.raises(ConfigError, match="with every batch or with none"):
+        SpectralEnsemble(cells, "auto", MEASURED).fit([plain], folds=[((0,), (1,))])
+
+
+def test_a_channel_is_measured_once():
+    with pytest.raises(ShapeError, match="each once"):
+        SpectralEnsemble(FourierCells.polar((6, 7)), 0.1, (0, 0)).fit([problem()])
+
+
 def test_infinite_penalty_gives_the_source():
     data = problem()
     model = fit(data, FourierCells.polar((6, 7), radial=3, angular=2), ridge=float("inf"))

@@ -53,6 +53,27 @@ def rmse(model, data):
     return float((model.predict(source, iterates) - target)[..., [0, 2]].square().mean().sqrt())
 
 
+def test_errors_below_zero_after_the_correction_leave_the_shares_finite():
+    source, iterates, _ = problem(seed=0, grid=GRID, windows=12, members=1, depths=1)
+    group = torch.arange(12) // 3
+    repair = iterates[0, 0] - source
+    sign = torch.where(group < 2, 3.0, -1.0).double()
+    target = source + sign.view(-1, 1, 1, 1, 1) * repair  # each fold predicts its block exactly
+    model = SpectralEnsemble(CELLS, "nested", (0, 2), weight_exponent=0, base_column=False)
+    batch = FitBatch(source, iterates, target, None, group)
+    found = model.fit([batch], folds=(((0,), (1,)), ((2,), (3,)))).nested_
+    assert found.weights.isfinite().all()
+    assert sum(chain.share for chain in found.chains) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("unit", [1e-22, 1e20])
+def test_units_change_neither_shares_nor_verdict(unit):
+    data = structured(0, 30, 0.3)
+    plain, scaled = nested(data).nested_, nested([unit * field for field in data]).nested_
+    assert [chain.levels for chain in scaled.chains] == [chain.levels for chain in plain.chains]
+    assert scaled.verdict.gain == pytest.approx(plain.verdict.gain, rel=1e-6)
+
+
 def test_a_level_minimises_its_error_and_the_distance_from_its_parent():
     sums = nested(structured(0, 30, 0.3)).sums_
     finest = (CELLS.radial, CELLS.angular)

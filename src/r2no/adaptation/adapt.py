@@ -10,11 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from r2no._types import Operator, PathLike
+from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.trajectories import Trajectories, gather_sums
-from r2no.adaptation.weighting import EXPONENTS, Target, choose_exponent
+from r2no.adaptation.weighting import EXPONENTS, JUDGE, Target, choose_exponent
 from r2no.data.normalise import Normaliser
 from r2no.data.splits import blocks, halves
 from r2no.data.window import Fields, Windows, batches
@@ -169,11 +169,13 @@ def fit_ensemble(
     reporter: Reporter,
     *,
     recordings: int | None = None,
+    exponent: Number | None = None,
 ) -> tuple[SpectralEnsemble, DepthErrors, list[dict[str, float]]]:
     """One pass over the fit split: the fitted ensemble, the errors by depth and band.
 
-    ``recordings`` as in :class:`SpectralEnsemble`. The third result, if a weighting was chosen, are
-    the held-out scores of each exponent.
+    ``recordings`` as in :class:`SpectralEnsemble`; ``exponent`` fixes the weighting of windows,
+    which otherwise is that of the settings or chosen for their target. The third result, if a
+    weighting was chosen, are the held-out scores of each exponent.
     """
     fields, chosen = fit.fields, settings.ensemble
     flat = len(fields.grid) == 2
@@ -200,6 +202,11 @@ def fit_ensemble(
         steps=loops.steps,
         measured=fields.measured,
     )
+    fixed = chosen.weight_exponent if exponent is None else float(exponent)
+    if chosen.target is None:
+        exponents: tuple[float, ...] = (fixed,)
+    else:
+        exponents = EXPONENTS if exponent is None else (fixed, JUDGE[chosen.target])
     choose = halves if chosen.cells == "published" else blocks
     plan = choose(fit.origins, horizon=fields.horizon_frames)
     ensemble.folds_ = plan.folds
@@ -210,15 +217,16 @@ def fit_ensemble(
         ensemble,
         errors,
         group=plan.group,
-        exponents=(chosen.weight_exponent,) if chosen.target is None else EXPONENTS,
+        exponents=tuple(dict.fromkeys(exponents)),
         batch_size=settings.batch_size,
         title="fitting the ensemble",
         reporter=reporter,
     )
-    if chosen.target is None:
-        return ensemble.solve(sums[chosen.weight_exponent]), errors, []
-    ensemble, exponents = choose_exponent(ensemble, sums, chosen.target)
-    return ensemble, errors, exponents
+    if chosen.target is not None and exponent is None:
+        ensemble, table = choose_exponent(ensemble, sums, chosen.target)
+        return ensemble, errors, table
+    judged = sums[JUDGE[chosen.target]] if chosen.target is not None else None
+    return ensemble.copy(weight_exponent=fixed).solve(sums[fixed], judged=judged), errors, []
 
 
 def update(
@@ -236,9 +244,10 @@ def update(
         cache = cached_source(
             model.source, windows, work, batch_size=model.settings.batch_size, reporter=reporter
         )
-        weighting = {"weight_exponent": model.ensemble.weight_exponent, "target": None}
-        same = model.settings.ensemble.model_copy(update=weighting)
-        settings = model.settings.model_copy(update={"ensemble": same})
+        settings = model.settings
+        if model.ensemble.judged_ is None:  # judged by its own weighting
+            same = settings.ensemble.model_copy(update={"target": None})
+            settings = settings.model_copy(update={"ensemble": same})
         known = model.ensemble.recordings is not None
         ensemble, errors, _ = fit_ensemble(
             model.trajectories,
@@ -247,6 +256,7 @@ def update(
             settings,
             reporter,
             recordings=_trajectories(windows) if known else None,
+            exponent=model.ensemble.weight_exponent,
         )
     provenance = {**model.provenance, "fit": windows.fingerprint}
     return model.merge(replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance))

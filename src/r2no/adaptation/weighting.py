@@ -31,10 +31,15 @@ def choose_exponent(
         for score, judge in JUDGE.items():
             found = ensemble.copy(weight_exponent=exponent).solve(of_exponent, judged=sums[judge])
             fitted[exponent, score] = found
-            row[score] = (found.held_out_score / _source_error(found, sums[judge])) ** 0.5
+            row[score] = _root_ratio(found.held_out_score, _source_error(found, sums[judge]))
         table.append(row)
     best = min(table, key=lambda row: (row[target], abs(row["exponent"] - 1)))
     return fitted[best["exponent"], target], table
+
+
+def _root_ratio(error: float, source: float) -> float:
+    """√(error / source); a source without error leaves nothing to gain."""
+    return (max(error, 0.0) / source) ** 0.5 if source > 0 else 1.0
 
 
 def _source_error(ensemble: SpectralEnsemble, sums: GramSums) -> float:

@@ -119,7 +119,9 @@ def blocks(origins: Int[Tensor, "window 2"], *, horizon: int, most: int = 12) ->
     more than ``most``). Otherwise each recording is cut in time into blocks of two horizons or
     more; a fold scores some neighbouring blocks and fits on all but them and the blocks next to
     them, so that no target frame of one lies within a horizon of the other's. A recording too
-    short for five such blocks gives two halves with a gap, each half in up to four blocks.
+    short for five such blocks gives two halves with a gap, each half in up to four blocks. Where
+    the gap would be shorter than a horizon, two or three recordings are held against each other
+    as a whole; a single one keeps what gap there is, its targets never overlapping.
 
     Args:
         origins: Trajectory and first frame of each window.
@@ -134,15 +136,10 @@ def blocks(origins: Int[Tensor, "window 2"], *, horizon: int, most: int = 12) ->
         group = _by_trajectory(origins[:, 0], names.tolist(), counts.tolist(), number)
         scored = _chunks(number, 4)
         return HeldOut(group, tuple((_without(number, score), score) for score in scored))
-    try:
-        plans = [
-            _time_blocks(origins[origins[:, 0] == name, 1], horizon, max(most // len(names), 4))
-            for name in names.tolist()
-        ]
-    except EmptySplitError:
-        if len(names) >= 2:
-            return halves(origins, horizon=horizon)
-        raise
+    starts = [origins[origins[:, 0] == name, 1] for name in names.tolist()]
+    if len(names) >= 2 and any(int(start.max() - start.min()) < 2 * horizon for start in starts):
+        return halves(origins, horizon=horizon)
+    plans = [_time_blocks(start, horizon, max(most // len(names), 4)) for start in starts]
     return _joined(origins[:, 0], names.tolist(), plans)
 
 

@@ -39,9 +39,10 @@ def check_batch(batch: FitBatch, cells: FourierCells, measured: tuple[int, ...])
         raise ShapeError(
             f"`mask` must have the target's shape {shape}, got {tuple(batch.mask.shape)}."
         )
-    if max(measured, default=-1) >= shape[-1] or min(measured, default=-1) < 0:
+    outside = max(measured, default=-1) >= shape[-1] or min(measured, default=-1) < 0
+    if outside or len(set(measured)) < len(measured):
         raise ShapeError(
-            f"`measured` must name channels 0..{shape[-1] - 1} of the fields, but is "
+            f"`measured` must name channels 0..{shape[-1] - 1} of the fields, each once, but is "
             f"{measured}. Fields are (batch, time, *space, channel)."
         )
 

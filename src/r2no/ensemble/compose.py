@@ -37,6 +37,7 @@ class CellWeights:
             plane = full[cells.index].movedim((-1, -2, -3), (0, 1, 2))
             plane = plane[..., None].expand(*plane.shape, 2)  # for both parts of a coefficient
         self.plane = plane.contiguous()  # column, lead, channel, *half[, 2]
+        self.used = weights.ne(0).flatten(0, -2).any(0).tolist()  # by column
         self._cast: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def like(self, field: Tensor) -> Float[Tensor, "column lead channel *half_and_parts"]:
@@ -80,6 +81,8 @@ class Composition:
             self._accumulate(position, torch.sub(measured, self._base, out=self._column))
 
     def _accumulate(self, position: int, column: Tensor) -> None:
+        if not self._weights.used[position]:
+            return  # zero weights retain the source also where an iterate overflowed
         values = column
         if self._spectral:
             values = torch.view_as_real(forward(column, len(self._weights.cells.grid)))

@@ -73,7 +73,7 @@ class DepthErrors:
 
         Per window, in squared physical units.
         """
-        regional = self.squared[member].flatten(1)
+        regional = self.squared[member].sum(-1)  # over channels
         common = regional.sum(1).min()
         return float(common - regional.min(0).values.sum()) / max(self.windows, 1)
 

@@ -51,6 +51,7 @@ class SpectralEnsemble:
         ridge_scores_: Held-out error of each candidate, when chosen.
         columns_: Number, order and meaning of the columns.
         sums_: The Gram sums, from which everything above follows.
+        judged_: Sums of the same windows by which held-out blocks were scored, if others.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class SpectralEnsemble:
         self.ridge_scores_: dict[float, float] = {}
         self.columns_: Columns | None = None
         self.sums_: GramSums | None = None
+        self.judged_: GramSums | None = None
         self.folds_: tuple[Fold, ...] = ()
         self._spread: CellWeights | None = None
 
@@ -161,6 +163,7 @@ class SpectralEnsemble:
         num_groups = 1 + max((max(fit + score) for fit, score in folds), default=0)
         self.columns_, blocks, total = None, StreamBlocks(), None
         spectra: ColumnSpectra | None = None
+        grouped: bool | None = None  # whether batches number their groups
         for item in batches:
             batch = item if isinstance(item, FitBatch) else FitBatch(*item)
             check_batch(batch, self.cells, self.measured)
@@ -169,6 +172,12 @@ class SpectralEnsemble:
             for member in range(columns.members):
                 for depth in columns.depths:
                     spectra.add(member, depth, batch.iterates[member, depth - 1])
+            if (batch.group is None and folds) or grouped not in (None, batch.group is not None):
+                raise ConfigError(
+                    "`group` must be given with every batch or with none, and `folds` only with "
+                    "groups, but a batch differs. Number the block of each window."
+                )
+            grouped = batch.group is not None
             if batch.group is None:
                 for block, group in blocks.assign(batch.source.shape[0]):
                     blocks.add(spectra.sums(group, 1, self.weight_exponent), block)
@@ -187,7 +196,7 @@ class SpectralEnsemble:
         ``judged`` holds the sums of the same windows under another weighting, by which held-out
         blocks are scored; default ``sums``.
         """
-        self.sums_ = sums
+        self.sums_, self.judged_ = sums, None if judged is sums else judged
         whole = sums.total()
         if float(whole.windows[0]) == 0:
             raise EmptySplitError(
@@ -242,9 +251,15 @@ class SpectralEnsemble:
             )
         if not torch.equal(self.cells.index, other.cells.index):
             raise ShapeError("`other` uses another partition. Fit both with the same cells.")
+        if (self.judged_ is None) != (other.judged_ is None):
+            raise ShapeError(
+                "`other` must judge held-out blocks by the same weighting. Fit both with one "
+                "`target`."
+            )
         self.folds_ = join_folds(self.folds_, other.folds_, offset=len(mine.windows))
         self.recordings = count
-        return self.solve(mine.beside(theirs))
+        judged = self.judged_ and other.judged_ and self.judged_.beside(other.judged_)
+        return self.solve(mine.beside(theirs), judged=judged)
 
     def derive(
         self,
@@ -276,12 +291,17 @@ class SpectralEnsemble:
             changes["depths"] = fewer.depths
         smaller = SpectralEnsemble(cells or self.cells, **{**self._settings(), **changes})
         smaller.folds_, smaller.columns_ = self.folds_, fewer
-        sums = sums.with_columns(columns.positions(fewer))
-        if cells is not None:
-            sums = sums.with_index(nesting(self.cells, cells), cells.num_cells)
-            if cells.shared_channels and not self.cells.shared_channels:
-                sums = sums.shared_over_channels(self.lead_groups)
-        return smaller.solve(sums)
+
+        def reduced(sums: GramSums) -> GramSums:
+            sums = sums.with_columns(columns.positions(fewer))
+            if cells is not None:
+                sums = sums.with_index(nesting(self.cells, cells), cells.num_cells)
+                if cells.shared_channels and not self.cells.shared_channels:
+                    sums = sums.shared_over_channels(self.lead_groups)
+            return sums
+
+        judged = None if self.judged_ is None else reduced(self.judged_)
+        return smaller.solve(reduced(sums), judged=judged)
 
     @property
     def held_out_score(self) -> float:
@@ -343,9 +363,10 @@ class SpectralEnsemble:
         assert self.weights_ is not None
         cell_tensors, cell_settings = self.cells.state()
         tensors = {"weights": self.weights_, **{f"cells.{k}": v for k, v in cell_tensors.items()}}
-        if sums and self.sums_ is not None:
-            packed = self.sums_.packed(self.cells.occupied)
-            tensors |= {f"sums.{k}": v for k, v in packed.items()}
+        for name, found in (("sums", self.sums_), ("judged", self.judged_)):
+            if sums and found is not None:
+                packed = found.packed(self.cells.occupied)
+                tensors |= {f"{name}.{k}": v for k, v in packed.items()}
         if self.nested_ is not None:
             nested = self.nested_
             tensors |= {
@@ -376,9 +397,7 @@ class SpectralEnsemble:
         ensemble.ridge_ = settings["ridge_"]
         ensemble.ridge_scores_ = dict(settings["ridge_scores_"])
         ensemble.folds_ = tuple((tuple(a), tuple(b)) for a, b in settings["folds_"])
-        if "sums.triangles" in tensors:
-            packed = {k[5:]: v for k, v in tensors.items() if k.startswith("sums.")}
-            ensemble.sums_ = GramSums.unpacked(packed)
+        ensemble.sums_, ensemble.judged_ = (_unpacked(tensors, n) for n in ("sums.", "judged."))
         ensemble._set_weights(tensors["weights"])
         if settings["nested_"] is not None:
             parts = (tensors[name] for name in ("nested", "gains", "before"))
@@ -446,3 +465,8 @@ class SpectralEnsemble:
             raise ConfigError(f"`recordings` must be at least 1 or None, got {self.recordings}.")
         if self.weight_exponent < 0:
             raise ConfigError(f"`weight_exponent` must be >= 0, got {self.weight_exponent}.")
+
+
+def _unpacked(tensors: dict[str, Tensor], prefix: str) -> GramSums | None:
+    packed = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    return GramSums.unpacked(packed) if packed else None

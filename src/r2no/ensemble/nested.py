@@ -131,7 +131,8 @@ def solve_nested(
     search = ChainSearch(sums, folds, finest, tuple(grid), judged)
     source = search.source()
     trials = [trial for trial in search.trials() if math.inf not in trial.penalties]
-    scores = torch.tensor([float(trial.errors.sum()) for trial in (source, *trials)])
+    scores = torch.stack([trial.errors.sum() for trial in (source, *trials)])
+    scores = scores.clamp_min(0)  # what is taken off for variance may exceed an error near zero
     least = scores.min().clamp_min(torch.finfo(scores.dtype).tiny)
     shares = torch.softmax(-(scores - least) / (temperature * least), 0)
     shares = torch.where(shares < _LEAST_SHARE, 0.0, shares)
