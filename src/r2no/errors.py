@@ -49,6 +49,10 @@ class FileDamagedError(R2NOError, OSError):
     """A file is truncated, altered or not what it claims to be."""
 
 
+class FileMissingError(R2NOError, FileNotFoundError):
+    """There is no such file."""
+
+
 class StorageError(R2NOError, OSError):
     """A file could not be written; what was there before is untouched."""
 

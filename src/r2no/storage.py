@@ -19,7 +19,7 @@ from safetensors.torch import save as _serialise
 from torch import Tensor
 
 from r2no._types import PathLike
-from r2no.errors import FileDamagedError, StorageError
+from r2no.errors import FileDamagedError, FileMissingError, StorageError
 
 _METADATA_KEY = "r2no"
 
@@ -115,7 +115,7 @@ def load_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
         FileDamagedError: if the file is truncated or not a safetensors file.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(f"There is no file `{path}`.")
+        raise FileMissingError(f"There is no file `{path}`.")
     try:
         with safe_open(str(path), framework="pt") as archive:
             metadata = json.loads((archive.metadata() or {}).get(_METADATA_KEY, "{}"))

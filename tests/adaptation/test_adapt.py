@@ -72,6 +72,40 @@ def test_adapted_model_beats_its_source_on_new_trajectories(model, splits):
     assert scores["r2no_m1"]["rmse"] < scores["finetuned"]["rmse"]
 
 
+class Unasked:
+    """A source that must not be asked."""
+
+    def __call__(self, history):
+        raise AssertionError("the source was asked before the data were checked")
+
+
+def test_data_that_cannot_be_adapted_to_are_refused_before_any_work():
+    line = ArrayWindows([torch.randn(40, 16, 1)] * 4, 4, 4)
+    with pytest.raises(GridMismatchError, match="two spatial axes"):
+        r2no.adapt(Unasked(), line, line, settings=SETTINGS)
+    plane = ArrayWindows([torch.randn(40, 8, 8, 1)], 4, 4)
+    short = ArrayWindows([torch.randn(9, 8, 8, 1)], 4, 4)
+    with pytest.raises(EmptySplitError, match="too close to part"):
+        r2no.adapt(Unasked(), plane, short, settings=SETTINGS)
+
+
+def test_a_fixed_penalty_needs_nothing_held_out(splits):
+    one = ArrayWindows([travelling_wave(10)[:8]], 4, 4, measured=(0,))
+    fixed = EnsembleSettings(cells="published", radial=2, angular=1, ridge=0.1)
+    settings = SETTINGS.model_copy(update={"ensemble": fixed, "members": 1})
+    model = r2no.adapt(Source(), splits["train"], one, settings=settings)
+    assert model.ensemble.ridge_ == 0.1
+
+
+def test_fields_agree_but_for_rounding(model, splits):
+    fields = splits["fit"].fields
+    assert fields.agrees(replace(fields, time_step=fields.time_step * (1 + 1e-12)))
+    assert not fields.agrees(replace(fields, time_step=fields.time_step * 1.01))
+    swapped = ArrayWindows([travelling_wave(20)], 4, 4, measured=(0,), channels=("b", "a"))
+    with pytest.raises(ShapeError, match="the model's channels"):
+        model.evaluate(swapped)
+
+
 def test_streamed_prediction_equals_the_public_pieces(model, splits):
     window = collate([splits["test"][0], splits["test"][1]])
     loops = model.trajectories

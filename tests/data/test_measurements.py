@@ -262,6 +262,36 @@ def test_fingerprint_changes_when_a_value_in_the_file_changes(tmp_path) -> None:
     assert after.identity != identity_before
 
 
+@pytest.mark.parametrize("what", ["u", "valid"])
+def test_identity_of_data_in_memory_changes_with_any_value(what: str) -> None:
+    data = gappy()
+    before = r2no.data.open(data, mask="valid").identity
+    changed = data.copy(deep=True)
+    middle = changed[what].isel({changed[what].dims[0]: changed[what].shape[0] // 2}).values
+    middle[...] = ~middle if what == "valid" else middle + 1
+    assert r2no.data.open(data, mask="valid").identity == before
+    assert r2no.data.open(changed, mask="valid").identity != before
+
+
+def test_hdf5_files_may_hold_more_than_the_field(tmp_path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["flow/u"] = np.random.default_rng(0).normal(size=(30, 8, 9))
+        file["flow/time"], file["flow/y"] = np.arange(30) * 0.1, np.arange(8.0)
+        file["flow/x"] = np.arange(9.0)
+        file["flow/time"].attrs["note"] = "seconds"
+        file["probe_temps"] = np.arange(5)
+    data = r2no.data.open(tmp_path / "a.h5")
+    assert (data.grid, data.frames) == ((8, 9), (30,))
+    assert data.time_step == pytest.approx(0.1)
+
+
+def test_lost_frames_are_not_shared_ones() -> None:
+    values = np.random.default_rng(0).normal(size=(2, 20, 8, 9, 1)).astype("f4")
+    values[:, 7] = np.nan
+    left, right = (ArrayWindows([torch.from_numpy(one)], 3, 3, mask="nan") for one in values)
+    assert shared_frames(left, right) == 0
+
+
 def test_windows_of_files_travel_to_other_processes(tmp_path) -> None:
     for kind in ("nc", "zarr", "h5-plain"):
         windows = r2no.data.open(write(data_set(), tmp_path, kind)).windows(4, 3)

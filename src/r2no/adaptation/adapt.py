@@ -16,7 +16,7 @@ from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.trajectories import Trajectories, gather_sums
 from r2no.adaptation.weighting import EXPONENTS, JUDGE, Target, choose_exponent
 from r2no.data.normalise import Normaliser
-from r2no.data.splits import blocks, halves
+from r2no.data.splits import HeldOut, blocks, halves
 from r2no.data.window import Fields, Windows, batches
 from r2no.ensemble import DepthErrors, SpectralEnsemble
 from r2no.errors import ConfigError, EmptySplitError, FingerprintError, GridMismatchError
@@ -71,6 +71,7 @@ def adapt(
     """
     fields = _common_fields(train, fit)
     settings = _with_arguments(settings or AdaptSettings(), fields, members, cells, target, budget)
+    check_adaptable(fit, settings)
     reporter = reporter or Reporter(quiet=True)
     with contextlib.ExitStack() as stack:
         work = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-")))
@@ -161,6 +162,32 @@ def _recordings(train: Windows, fit: Windows) -> int | None:
     return count if count < _trajectories(train) else None
 
 
+def check_adaptable(fit: Windows, settings: AdaptSettings) -> None:
+    """Refuse, before any work, data that the repair module or the held-out choices cannot use.
+
+    Raises:
+        EmptySplitError: if ``fit`` is too short to part, and something is to be chosen on parts.
+        GridMismatchError: unless the grid is two-dimensional.
+    """
+    if len(fit.fields.grid) != 2:
+        raise GridMismatchError(
+            f"`fit` must live on a grid of two spatial axes, but its grid is {fit.fields.grid}: "
+            "the repair module is a two-dimensional U-Net. Cut planes out of the data, or fit a "
+            "`SpectralEnsemble` to iterates of your own."
+        )
+    _held_out(fit, settings)
+
+
+def _held_out(fit: Windows, settings: AdaptSettings) -> HeldOut:
+    """The blocks on which choices are made; one for all windows if there is none to make."""
+    chosen, horizon = settings.ensemble, fit.fields.horizon_frames
+    if chosen.cells != "published":
+        return blocks(fit.origins, horizon=horizon)
+    if chosen.ridge == "auto" or chosen.target is not None:
+        return halves(fit.origins, horizon=horizon)
+    return HeldOut(torch.zeros(len(fit), dtype=torch.long), ())
+
+
 def fit_ensemble(
     loops: Trajectories,
     fit: Windows,
@@ -207,8 +234,7 @@ def fit_ensemble(
         exponents: tuple[float, ...] = (fixed,)
     else:
         exponents = EXPONENTS if exponent is None else (fixed, JUDGE[chosen.target])
-    choose = halves if chosen.cells == "published" else blocks
-    plan = choose(fit.origins, horizon=fields.horizon_frames)
+    plan = _held_out(fit, settings)
     ensemble.folds_ = plan.folds
     sums = gather_sums(
         loops,
@@ -235,7 +261,7 @@ def update(
     """Add new fit data to a model: one pass over ``windows``, then the sums are pooled."""
     reporter = reporter or Reporter(quiet=True)
     _common_fields(windows, windows)
-    if windows.fields != model.fields:
+    if not windows.fields.agrees(model.fields):
         raise GridMismatchError(
             "`windows` must have the model's grid, frames and channels, but got "
             f"{windows.fields} instead of {model.fields}."
@@ -325,7 +351,7 @@ def _common_fields(train: Windows, fit: Windows) -> Fields:
                 f"`{name}` holds no windows. Give at least one trajectory as long as history plus "
                 "horizon."
             )
-    if train.fields != fit.fields:
+    if not train.fields.agrees(fit.fields):
         raise GridMismatchError(
             "`train` and `fit` must have the same grid, frames and channels, but got "
             f"{train.fields} and {fit.fields}."

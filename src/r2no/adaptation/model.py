@@ -160,6 +160,11 @@ class AdaptedModel:
 
     def evaluate(self, windows: Windows, *, reporter: Reporter | None = None) -> dict[str, float]:
         """All metrics over a split, on the measured channels."""
+        if windows.fields.channels != self.fields.channels:
+            raise ShapeError(
+                f"`windows` must have the model's channels {self.fields.channels}, but has "
+                f"{windows.fields.channels}. Give them in this order and under these names."
+            )
         metrics = Accumulator(measured=self.fields.measured)
         reporter = reporter or Reporter(quiet=True)
         with reporter.step("scoring", len(windows)) as step:

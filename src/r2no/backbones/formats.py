@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from r2no._types import PathLike
-from r2no.errors import FileDamagedError
+from r2no.errors import FileDamagedError, FileMissingError
 from r2no.storage import atomic_path, fingerprint, load_tensors, save_tensors
 
 Format = Literal["benchmark", "state dict", "dpot pre-training", "safetensors"]
@@ -65,7 +65,7 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"There is no checkpoint `{path}`.")
+        raise FileMissingError(f"There is no checkpoint `{path}`.")
     with path.open("rb") as stream:
         head = stream.read(9)
     if head[8:] == b"{":  # the JSON header of safetensors follows its length of eight bytes

@@ -22,6 +22,7 @@ def _digests(windows: Windows) -> set[bytes]:
     return {
         hashlib.blake2b(frame.contiguous().numpy().tobytes(), digest_size=16).digest()
         for frame in _frames(windows)
+        if frame.isfinite().any()  # lost frames are all alike
     }
 
 

@@ -153,7 +153,10 @@ def _from_hdf5(path: Path, axes: Sequence[str] | None) -> xr.Dataset:
         return xr.decode_cf(xr.Dataset(variables, attrs=whole))
     data = _from_named(arrays, axes, f"`{path}`")
     for name, found in attributes.items():
-        data.variables[name].attrs.update(found)
+        short = name.rsplit("/", 1)[-1]  # coordinates lose the path of their group
+        kept = next((one for one in (name, short) if one in data.variables), None)
+        if kept is not None:
+            data.variables[kept].attrs.update(found)
     return xr.decode_cf(data.assign_attrs(whole))
 
 

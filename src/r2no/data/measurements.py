@@ -105,6 +105,8 @@ class Measurements:
     def identity(self) -> str:
         """A quick hash: names, coordinates, ends of each recording, sizes and dates of files.
 
+        Of data in memory, which have no date, all values are read.
+
         For going on with a stopped run without reading everything; ``windows().fingerprint`` is
         the hash of all values.
         """

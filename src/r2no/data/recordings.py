@@ -47,10 +47,12 @@ class Recording:
     ignored: Mapping[str, str]
 
     def identity(self) -> list[Any]:
-        """What tells it from another without reading all of it."""
+        """What tells it from another; of files, which have dates, only the ends are read."""
         times = None if self.time.variable is None else self.time.variable.values.astype(str)
-        ends = [self.values[:1], self.values[-1:]]
-        return [self.name, list(self.values.shape), times, ends, self.constants, _dates(self.file)]
+        content: list[Any] = [self.values, self.valid]
+        if dates := _dates(self.file):
+            content = [self.values[:1], self.values[-1:]]
+        return [self.name, list(self.values.shape), times, content, self.constants, dates]
 
 
 def read_recordings(

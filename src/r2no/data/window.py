@@ -1,7 +1,8 @@
 """Window and its metadata: what every data set in r2no yields, and what its channels are."""
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -36,6 +37,16 @@ class Fields:
                 f"`measured` must name channels of {self.channels} by index, but got "
                 f"{self.measured}. Give at least one index below {len(self.channels)}."
             )
+
+    def agrees(self, other: "Fields") -> bool:
+        """Whether they are the same but for rounding of spacing and time step."""
+        numbers, others = (*self.spacing, self.time_step), (*other.spacing, other.time_step)
+        same = len(numbers) == len(others) and all(
+            math.isclose(a, b, rel_tol=1e-6) for a, b in zip(numbers, others, strict=True)
+        )
+        return same and replace(self, spacing=(), time_step=1.0) == replace(
+            other, spacing=(), time_step=1.0
+        )
 
     @property
     def history_channels(self) -> tuple[str, ...]:

@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 from r2no import storage
 from r2no._types import PathLike
-from r2no.errors import CheckpointMismatchError, FileDamagedError, NonFiniteError
+from r2no.errors import (
+    CheckpointMismatchError,
+    FileDamagedError,
+    FileMissingError,
+    NonFiniteError,
+)
 from r2no.training.operator import operator_state
 
 #: Where files keep their weights, if not alone.
@@ -40,7 +45,7 @@ def read_weights(path: PathLike) -> dict[str, Tensor]:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"There is no checkpoint `{path}`.")
+        raise FileMissingError(f"There is no checkpoint `{path}`.")
     with path.open("rb") as stream:
         head = stream.read(9)
     # the JSON header of safetensors follows its length of eight bytes

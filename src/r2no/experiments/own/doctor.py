@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from r2no._types import Operator
+from r2no.adaptation.adapt import check_adaptable
 from r2no.data.audit import shared_frames
 from r2no.data.splits import Splits
 from r2no.data.window import Window, Windows, collate
@@ -72,6 +73,7 @@ def _examine(config: OwnConfig, full: bool) -> Iterator[Finding]:
     yield Finding("ok", "data", measurements.describe())
     with _checking("splits"):
         splits = split(config.data, measurements)
+        check_adaptable(splits.fit, config.adapt)
     yield _sizes(splits)
     yield _leakage(splits, measurements.nbytes, full)
     with _checking("source"):
@@ -187,8 +189,12 @@ def _batch_free(source: Operator, few: Window) -> Finding:
 
 def _units(forecast: Tensor, few: Window, windows: Windows) -> Finding:
     measured, names = list(windows.fields.measured), windows.fields.channels
-    of = lambda field: field[..., measured].flatten(0, -2).double().std(0)  # noqa: E731
-    ratio = of(forecast) / of(_known_target(few)).clamp_min(1e-30)
+    ratio = torch.stack(
+        [
+            _spread(forecast, few, channel) / _spread(few.target, few, channel)
+            for channel in measured
+        ]
+    )
     odd = [
         f"{names[channel]} varies {float(value):.2g} times as much as measured"
         for channel, value in zip(measured, ratio, strict=True)
@@ -242,8 +248,11 @@ def _other_layouts(
     return Finding("ok", "layout", f"{declared!r}; no other layout that fits forecasts better.")
 
 
-def _known_target(few: Window) -> Tensor:
-    return few.target if few.mask is None else torch.where(few.mask, few.target, 0)
+def _spread(field: Tensor, few: Window, channel: int) -> Tensor:
+    """Standard deviation of a channel where it was measured."""
+    values = field[..., channel]
+    known = values if few.mask is None else values[few.mask[..., channel]]
+    return known.double().std().clamp_min(1e-30)
 
 
 def _rmse(forecast: Tensor, few: Window, windows: Windows) -> float:
