@@ -17,7 +17,7 @@ import torch
 
 from r2no import RepairUNet
 from r2no.adaptation import AdaptSettings, EnsembleSettings, Trajectories
-from r2no.adaptation.adapt import fit_ensemble
+from r2no.adaptation.fitting import fit_ensemble
 from r2no.data import ArrayWindows
 from r2no.training import Persistence, Reporter, cached_source
 from r2no.training.backbone import fit_normalisers

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from r2no.adaptation import adapt, score_readouts
-from r2no.adaptation.adapt import fit_ensemble
+from r2no.adaptation.fitting import fit_ensemble
 from r2no.experiments.demo import DemoSettings, prepare
 from r2no.spectral import FourierCells
 from r2no.training import Reporter, cached_source

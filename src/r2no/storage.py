@@ -7,7 +7,9 @@ same folder, is flushed to the disk and then renamed, so a killed process leaves
 import contextlib
 import hashlib
 import json
+import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +24,12 @@ from r2no._types import PathLike
 from r2no.errors import FileDamagedError, FileMissingError, StorageError
 
 _METADATA_KEY = "r2no"
+
+#: First bytes of files that are often saved in place of the one that was meant.
+_MISTAKEN = {
+    b"version https://git-lfs": "it is a pointer of Git LFS, not the file (`git lfs pull` gets it)",
+    b"<": "it is a web page or XML, not the file",
+}
 
 
 @contextlib.contextmanager
@@ -126,6 +134,30 @@ def load_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "Restore it from a copy, or delete it to have it made again."
         ) from error
     return tensors, metadata
+
+
+def why_unreadable(path: Path, error: Exception) -> str:
+    """Why PyTorch refused a file, in our words: its own advise to switch its safety off."""
+    if found := re.search(r"GLOBAL (\S+)", str(error)):
+        return f"it asks for `{found[1]}`, and r2no runs no code from a file"
+    with path.open("rb") as stream:
+        head = stream.read(100).lstrip()
+    if not head:
+        return "it is empty"
+    if mistaken := [reason for start, reason in _MISTAKEN.items() if head.startswith(start)]:
+        return mistaken[0]
+    return (
+        f"it is damaged, or no PyTorch file that holds plain values only ({type(error).__name__})"
+    )
+
+
+def strict_json(value: Any) -> Any:
+    """``value`` for JSON, which knows no infinity: such numbers as text."""
+    if isinstance(value, dict):
+        return {key: strict_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [strict_json(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def file_sha256(path: PathLike) -> str:

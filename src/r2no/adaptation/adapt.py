@@ -10,15 +10,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from r2no._types import Number, Operator, PathLike
+from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
+from r2no.adaptation.fitting import check_adaptable, fit_ensemble
 from r2no.adaptation.model import AdaptedModel, versions
-from r2no.adaptation.trajectories import Trajectories, gather_sums
-from r2no.adaptation.weighting import EXPONENTS, JUDGE, Target, choose_exponent
+from r2no.adaptation.trajectories import Trajectories
+from r2no.adaptation.weighting import Target
 from r2no.data.normalise import Normaliser
-from r2no.data.splits import HeldOut, blocks, halves
 from r2no.data.window import Fields, Windows, batches
-from r2no.ensemble import DepthErrors, SpectralEnsemble
 from r2no.errors import ConfigError, EmptySplitError, FingerprintError, GridMismatchError
 from r2no.repair import RepairUNet
 from r2no.spectral import FourierCells
@@ -162,99 +161,6 @@ def _recordings(train: Windows, fit: Windows) -> int | None:
     return count if count < _trajectories(train) else None
 
 
-def check_adaptable(fit: Windows, settings: AdaptSettings) -> None:
-    """Refuse, before any work, data that the repair module or the held-out choices cannot use.
-
-    Raises:
-        EmptySplitError: if ``fit`` is too short to part, and something is to be chosen on parts.
-        GridMismatchError: unless the grid is two-dimensional.
-    """
-    if len(fit.fields.grid) != 2:
-        raise GridMismatchError(
-            f"`fit` must live on a grid of two spatial axes, but its grid is {fit.fields.grid}: "
-            "the repair module is a two-dimensional U-Net. Cut planes out of the data, or fit a "
-            "`SpectralEnsemble` to iterates of your own."
-        )
-    _held_out(fit, settings)
-
-
-def _held_out(fit: Windows, settings: AdaptSettings) -> HeldOut:
-    """The blocks on which choices are made; one for all windows if there is none to make."""
-    chosen, horizon = settings.ensemble, fit.fields.horizon_frames
-    if chosen.cells != "published":
-        return blocks(fit.origins, horizon=horizon)
-    if chosen.ridge == "auto" or chosen.target is not None:
-        return halves(fit.origins, horizon=horizon)
-    return HeldOut(torch.zeros(len(fit), dtype=torch.long), ())
-
-
-def fit_ensemble(
-    loops: Trajectories,
-    fit: Windows,
-    cache: SourceCache,
-    settings: AdaptSettings,
-    reporter: Reporter,
-    *,
-    recordings: int | None = None,
-    exponent: Number | None = None,
-) -> tuple[SpectralEnsemble, DepthErrors, list[dict[str, float]]]:
-    """One pass over the fit split: the fitted ensemble, the errors by depth and band.
-
-    ``recordings`` as in :class:`SpectralEnsemble`; ``exponent`` fixes the weighting of windows,
-    which otherwise is that of the settings or chosen for their target. The third result, if a
-    weighting was chosen, are the held-out scores of each exponent.
-    """
-    fields, chosen = fit.fields, settings.ensemble
-    flat = len(fields.grid) == 2
-    cells = FourierCells.polar(
-        fields.grid,
-        radial=chosen.radial,
-        angular=chosen.angular if flat else 1,
-        extent=chosen.extent,
-        shared_channels=chosen.shared_channels,
-    )
-    ensemble = SpectralEnsemble(
-        cells,
-        chosen.ridge if chosen.cells == "published" else "nested",
-        fields.measured,
-        weight_exponent=chosen.weight_exponent,
-        base_column=chosen.base_column,
-        ridge_grid=chosen.ridge_grid,
-        lead_groups=chosen.lead_groups,
-        recordings=recordings,
-    )
-    errors = DepthErrors.empty(
-        FourierCells.bands(fields.grid),
-        members=len(loops.modules),
-        steps=loops.steps,
-        measured=fields.measured,
-    )
-    fixed = chosen.weight_exponent if exponent is None else float(exponent)
-    if chosen.target is None:
-        exponents: tuple[float, ...] = (fixed,)
-    else:
-        exponents = EXPONENTS if exponent is None else (fixed, JUDGE[chosen.target])
-    plan = _held_out(fit, settings)
-    ensemble.folds_ = plan.folds
-    sums = gather_sums(
-        loops,
-        fit,
-        cache,
-        ensemble,
-        errors,
-        group=plan.group,
-        exponents=tuple(dict.fromkeys(exponents)),
-        batch_size=settings.batch_size,
-        title="fitting the ensemble",
-        reporter=reporter,
-    )
-    if chosen.target is not None and exponent is None:
-        ensemble, table = choose_exponent(ensemble, sums, chosen.target)
-        return ensemble, errors, table
-    judged = sums[JUDGE[chosen.target]] if chosen.target is not None else None
-    return ensemble.copy(weight_exponent=fixed).solve(sums[fixed], judged=judged), errors, []
-
-
 def update(
     model: AdaptedModel, windows: Windows, *, reporter: Reporter | None = None
 ) -> AdaptedModel:
@@ -282,7 +188,7 @@ def update(
             settings,
             reporter,
             recordings=_trajectories(windows) if known else None,
-            exponent=model.ensemble.weight_exponent,
+            exponents=(model.ensemble.weight_exponent,),
         )
     provenance = {**model.provenance, "fit": windows.fingerprint}
     return model.merge(replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance))

@@ -5,7 +5,7 @@ between, p = 1 is the published choice. Which generalises best for a score is no
 question: held-out blocks decide it, judged with p = 0 for the RMSE and p = 2 for the relative L2.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from r2no._types import Number
@@ -17,20 +17,33 @@ EXPONENTS = (0.0, 1.0, 2.0)
 JUDGE: dict[Target, float] = {"rmse": 0.0, "rel_l2": 2.0}
 
 
-def choose_exponent(
-    ensemble: SpectralEnsemble, sums: Mapping[Number, GramSums], target: Target
-) -> tuple[SpectralEnsemble, list[dict[str, float]]]:
-    """The ensemble of the exponent with the lowest held-out error for ``target``.
+def needed_exponents(candidates: Sequence[float], target: Target | None) -> tuple[float, ...]:
+    """Exponents whose sums :func:`choose_exponent` reads."""
+    judges = () if target is None else JUDGE.values()
+    return tuple(sorted({*candidates, *judges}))
 
-    Also a table: for each exponent, held-out RMSE and relative L2 over those of the source.
+
+def choose_exponent(
+    ensemble: SpectralEnsemble,
+    sums: Mapping[Number, GramSums],
+    candidates: Sequence[float],
+    target: Target | None,
+) -> tuple[SpectralEnsemble, list[dict[str, float]]]:
+    """The ensemble of the candidate with the lowest held-out error for ``target``.
+
+    Also a table: for each candidate, held-out RMSE and relative L2 over those of the source.
+    Without a target there is one candidate, judged by its own weighting, and no table.
     """
+    if target is None:
+        (exponent,) = candidates
+        return ensemble.copy(weight_exponent=exponent).solve(sums[exponent]), []
     fitted: dict[tuple[float, Target], SpectralEnsemble] = {}
     table = []
-    for exponent, of_exponent in sums.items():
+    for exponent in candidates:
         row = {"exponent": exponent}
         for score, judge in JUDGE.items():
-            found = ensemble.copy(weight_exponent=exponent).solve(of_exponent, judged=sums[judge])
-            fitted[exponent, score] = found
+            found = ensemble.copy(weight_exponent=exponent)
+            fitted[exponent, score] = found.solve(sums[exponent], judged=sums[judge])
             row[score] = _root_ratio(found.held_out_score, _source_error(found, sums[judge]))
         table.append(row)
     best = min(table, key=lambda row: (row[target], abs(row["exponent"] - 1)))

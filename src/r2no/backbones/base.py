@@ -193,6 +193,11 @@ def unit_grid(sizes: Iterable[int]) -> Float[Tensor, "*sizes axis"]:
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).float()
 
 
+def holds_windows(x: Tensor) -> bool:
+    """Whether ``x`` is (batch, time, height, width, channel) with at least one window."""
+    return x.ndim == 5 and len(x) > 0
+
+
 def check_window(x: Tensor, shape: tuple[int, ...]) -> None:
     """Refuse an input that is not a batch of windows of ``shape``; silent while compiling.
 
@@ -201,7 +206,7 @@ def check_window(x: Tensor, shape: tuple[int, ...]) -> None:
     """
     if torch.compiler.is_compiling():
         return
-    if tuple(x.shape[1:]) != tuple(shape) or not len(x):
+    if not holds_windows(x) or tuple(x.shape[1:]) != tuple(shape):
         raise ShapeError(
             "`x` must be at least one window, (batch, time, height, width, channel) with "
             f"(time, height, width, channel) = {tuple(shape)}, but got shape {tuple(x.shape)}. "

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from r2no.backbones._convolution import Conv3, conv3
+from r2no.backbones.base import holds_windows
 from r2no.errors import ShapeError
 
 #: Channels after the first encoder layer, hidden channels of lift and projection, and the slope of
@@ -171,8 +172,7 @@ class CNO(nn.Module):
     def _check(self, x: Tensor, channels_last: bool) -> None:
         if torch.compiler.is_compiling():
             return
-        shape_fits = x.ndim == 5 and len(x) > 0
-        if not shape_fits or x.shape[-1 if channels_last else 1] != self.config.in_dim:
+        if not holds_windows(x) or x.shape[-1 if channels_last else 1] != self.config.in_dim:
             raise ShapeError(
                 "`x` must be (batch, time, height, width, channel) with "
                 f"{self.config.in_dim} channels and more frames than channels, "

@@ -3,7 +3,6 @@
 No code in a file is ever run: PyTorch files are read with ``weights_only=True`` and nothing else.
 """
 
-import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,13 @@ from torch import Tensor
 
 from r2no._types import PathLike
 from r2no.errors import FileDamagedError, FileMissingError
-from r2no.storage import atomic_path, fingerprint, load_tensors, save_tensors
+from r2no.storage import (
+    atomic_path,
+    fingerprint,
+    load_tensors,
+    save_tensors,
+    why_unreadable,
+)
 
 Format = Literal["benchmark", "state dict", "dpot pre-training", "safetensors"]
 
@@ -24,12 +29,6 @@ HISTORY = ("train_losses", "val_losses", "iteration", "best_iteration", "best_va
 
 #: What wrappers put before every name: DataParallel and its kin, and ``torch.compile``.
 _WRAPPERS = ("module.", "_orig_mod.")
-
-#: First bytes of files that are often saved in place of the one that was meant.
-_MISTAKEN = {
-    b"version https://git-lfs": "it is a pointer of Git LFS, not the file (`git lfs pull` gets it)",
-    b"<": "it is a web page or XML, not the file",
-}
 
 #: Where files keep their weights; without either key a file must be nothing but weights.
 _WEIGHTS: dict[str, Format] = {"model_state_dict": "benchmark", "model": "dpot pre-training"}
@@ -104,25 +103,10 @@ def _read_torch(path: Path) -> Any:
         raise
     except Exception as error:  # a damaged pickle can raise anything, and all of it is reported
         raise FileDamagedError(
-            f"`{path}` was not loaded: {_reason(path, error)}. Expected a complete `torch.save` "
-            "file of tensors, numbers, lists and dictionaries; fetch it again from a source you "
-            "trust."
+            f"`{path}` was not loaded: {why_unreadable(path, error)}. Expected a complete "
+            "`torch.save` file of tensors, numbers, lists and dictionaries; fetch it again from a "
+            "source you trust."
         ) from error
-
-
-def _reason(path: Path, error: Exception) -> str:
-    """In our words: PyTorch's own advise to switch its safety off."""
-    if found := re.search(r"GLOBAL (\S+)", str(error)):
-        return f"it asks for `{found[1]}`, and r2no runs no code from a file"
-    with path.open("rb") as stream:
-        head = stream.read(100).lstrip()
-    if not head:
-        return "it is empty"
-    if mistaken := [reason for start, reason in _MISTAKEN.items() if head.startswith(start)]:
-        return mistaken[0]
-    return (
-        f"it is damaged, or no PyTorch file that holds plain values only ({type(error).__name__})"
-    )
 
 
 def _check_sums(path: Path) -> None:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.nn.grad import conv3d_weight
 
 from r2no.backbones._convolution import Conv3, conv3
+from r2no.backbones.base import holds_windows
 from r2no.errors import ShapeError
 
 #: Tokens that pass through the pointwise layers at once, few enough to stay in the cache.
@@ -239,8 +240,7 @@ class Transolver(nn.Module):
         if torch.compiler.is_compiling():
             return
         if (
-            x.ndim != 5
-            or not len(x)
+            not holds_windows(x)
             or x.shape[-1] != config.space_dim
             or x.shape[1:4].numel() != torch.Size(config.volume).numel()
         ):

@@ -21,6 +21,7 @@ from r2no.backbones._attention import (
     SpatialLinearAttention,
 )
 from r2no.backbones._convolution import Conv3
+from r2no.backbones.base import holds_windows
 from r2no.errors import ShapeError
 
 GROUPS = 8  # of every group norm
@@ -252,8 +253,7 @@ class UNet(nn.Module):
         if torch.compiler.is_compiling():
             return
         if (
-            x.ndim != 5
-            or not len(x)
+            not holds_windows(x)
             or (x.shape[1], x.shape[-1]) != (config.in_time, config.channels)
             or x.shape[2] % factor
             or x.shape[3] % factor

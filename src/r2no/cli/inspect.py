@@ -1,7 +1,6 @@
 """``r2no inspect``: what a checkpoint, an artifact or a data file holds."""
 
 import json
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,21 +27,12 @@ def inspect(
     else:
         found = _artifact(path) if path.is_dir() else _checkpoint(path)
     if as_json:
-        typer.echo(json.dumps(_strict(found), indent=2, allow_nan=False))
+        typer.echo(json.dumps(storage.strict_json(found), indent=2, allow_nan=False))
         return
     for name, value in found.items():
         text = value if isinstance(value, str) else json.dumps(value)
         console.print(f"[bold]{name}[/]: ", end="", highlight=False)
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _strict(value: Any) -> Any:
-    """For JSON, which knows no infinity: such numbers as text."""
-    if isinstance(value, dict):
-        return {key: _strict(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_strict(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _data(path: Path) -> dict[str, Any]:

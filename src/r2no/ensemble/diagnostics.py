@@ -106,7 +106,7 @@ class ContractionReport:
 
 
 def contraction_report(
-    iterates: Float[Tensor, "depth *field"],
+    iterates: Float[Tensor, "depth *field"],  # noqa: F821
     target: Float[Tensor, "*field"],
     step_at_target: Float[Tensor, "*field"],
 ) -> ContractionReport:

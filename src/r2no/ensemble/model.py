@@ -15,11 +15,12 @@ from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import CellWeights, Composition
 from r2no.ensemble.gram import ColumnSpectra, GramSums
 from r2no.ensemble.nested import NestedFit, solve_nested
-from r2no.ensemble.ridge import RIDGE_GRID, quadratic_error, ridge_path
+from r2no.ensemble.ridge import RIDGE_GRID, ridge_path, ridge_scores
 from r2no.errors import ConfigError, EmptySplitError, NotFittedError, ShapeError
 from r2no.spectral import FourierCells
 
-_FORMAT = "r2no.ensemble/1"
+#: Written into every file.
+FORMAT = "r2no.ensemble/1"
 
 
 class SpectralEnsemble:
@@ -208,25 +209,14 @@ class SpectralEnsemble:
             )
             self._set_weights(self.nested_.deployed)
             return self
-        auto = self.ridge == "auto"
-        self.ridge_ = self._choose_ridge(sums, judged or sums) if auto else float(self.ridge)
+        if self.ridge == "auto":
+            self.ridge_scores_ = ridge_scores(sums, judged or sums, self.folds_, self.ridge_grid)
+            scores = self.ridge_scores_
+            self.ridge_ = min(self.ridge_grid, key=lambda ridge: (scores[ridge], -ridge))
+        else:
+            self.ridge_ = float(self.ridge)
         self._set_weights(ridge_path(whole.moments[0], [self.ridge_])[0])
         return self
-
-    def _choose_ridge(self, sums: GramSums, judged: GramSums) -> float:
-        """Lowest held-out error over the folds; in a tie the larger penalty."""
-        if not self.folds_:
-            raise EmptySplitError(
-                "`ridge='auto'` needs windows to hold out, but there are too few to part them "
-                "into two blocks with a gap. Give more windows, or a number for `ridge`."
-            )
-        scores = torch.zeros(len(self.ridge_grid), dtype=torch.float64)
-        for fit_groups, score_groups in self.folds_:
-            path = ridge_path(sums.total(fit_groups).moments[0], self.ridge_grid)
-            held_out = judged.total(score_groups).moments
-            scores += quadratic_error(held_out, path).flatten(1).sum(1)
-        self.ridge_scores_ = dict(zip(self.ridge_grid, scores.tolist(), strict=True))
-        return min(self.ridge_grid, key=lambda ridge: (self.ridge_scores_[ridge], -ridge))
 
     def copy(self, *, weight_exponent: Number) -> "SpectralEnsemble":
         """An unsolved ensemble with these settings, columns and folds, but another weighting."""
@@ -359,50 +349,17 @@ class SpectralEnsemble:
         Without ``sums`` the file is small and predicts the same, but can no longer be merged,
         derived from or refitted.
         """
-        columns = self._columns()
-        assert self.weights_ is not None
-        cell_tensors, cell_settings = self.cells.state()
-        tensors = {"weights": self.weights_, **{f"cells.{k}": v for k, v in cell_tensors.items()}}
-        for name, found in (("sums", self.sums_), ("judged", self.judged_)):
-            if sums and found is not None:
-                packed = found.packed(self.cells.occupied)
-                tensors |= {f"{name}.{k}": v for k, v in packed.items()}
-        if self.nested_ is not None:
-            nested = self.nested_
-            tensors |= {
-                "nested": nested.weights,
-                "gains": nested.gains,
-                "before": nested.before,
-            }
-        settings = {
-            "format": _FORMAT,
-            "cells": cell_settings,
-            "columns": [columns.members, list(columns.depths), columns.base],
-            "ensemble": self._settings(),
-            "ridge_": self.ridge_,
-            "nested_": None if self.nested_ is None else self.nested_.decisions(),
-            "ridge_scores_": [[k, v] for k, v in self.ridge_scores_.items()],
-            "folds_": [[list(fit), list(score)] for fit, score in self.folds_],
-        }
-        return tensors, settings
+        from r2no.ensemble.state import pack
+
+        self._columns()
+        return pack(self, sums=sums)
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any]) -> "SpectralEnsemble":
         """Inverse of :meth:`state`."""
-        cell_tensors = {k[6:]: v for k, v in tensors.items() if k.startswith("cells.")}
-        cells = FourierCells.from_state(cell_tensors, settings["cells"])
-        ensemble = cls(cells, **settings["ensemble"])
-        members, depths, base = settings["columns"]
-        ensemble.columns_ = Columns(members, tuple(depths), base)
-        ensemble.ridge_ = settings["ridge_"]
-        ensemble.ridge_scores_ = dict(settings["ridge_scores_"])
-        ensemble.folds_ = tuple((tuple(a), tuple(b)) for a, b in settings["folds_"])
-        ensemble.sums_, ensemble.judged_ = (_unpacked(tensors, n) for n in ("sums.", "judged."))
-        ensemble._set_weights(tensors["weights"])
-        if settings["nested_"] is not None:
-            parts = (tensors[name] for name in ("nested", "gains", "before"))
-            ensemble.nested_ = NestedFit.from_decisions(settings["nested_"], *parts)
-        return ensemble
+        from r2no.ensemble.state import unpack
+
+        return unpack(tensors, settings)
 
     def save(self, path: PathLike) -> None:
         """Write the fitted ensemble, sums included, as one safetensors file, atomically."""
@@ -412,10 +369,10 @@ class SpectralEnsemble:
     def load(cls, path: PathLike) -> "SpectralEnsemble":
         """Read an ensemble written by :meth:`save`."""
         tensors, settings = storage.load_tensors(path)
-        if settings.get("format") != _FORMAT:
+        if settings.get("format") != FORMAT:
             raise ConfigError(
                 f"`{path}` holds {settings.get('format', 'something else')!r}, not an ensemble of "
-                f"format {_FORMAT!r}. Give a file written by `SpectralEnsemble.save`."
+                f"format {FORMAT!r}. Give a file written by `SpectralEnsemble.save`."
             )
         return cls.from_state(tensors, settings)
 
@@ -465,8 +422,3 @@ class SpectralEnsemble:
             raise ConfigError(f"`recordings` must be at least 1 or None, got {self.recordings}.")
         if self.weight_exponent < 0:
             raise ConfigError(f"`weight_exponent` must be >= 0, got {self.weight_exponent}.")
-
-
-def _unpacked(tensors: dict[str, Tensor], prefix: str) -> GramSums | None:
-    packed = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-    return GramSums.unpacked(packed) if packed else None

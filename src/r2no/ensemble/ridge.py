@@ -12,7 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from r2no._types import Number
-from r2no.errors import ConfigError, NonFiniteError
+from r2no.ensemble.blocks import Fold
+from r2no.ensemble.gram import GramSums
+from r2no.errors import ConfigError, EmptySplitError, NonFiniteError
 
 #: The published grid of penalties (M7).
 RIDGE_GRID = (1e-8, 1e-6, 1e-4, 1e-2, 1e-1, 1.0)
@@ -20,7 +22,7 @@ RIDGE_GRID = (1e-8, 1e-6, 1e-4, 1e-2, 1e-1, 1.0)
 
 def ridge_path(
     moments: Float[Tensor, "*cells column_and_target column_and_target"], ridges: Sequence[Number]
-) -> Float[Tensor, "ridge *cells_column"]:
+) -> Float[Tensor, "ridge *cells_column"]:  # noqa: F821
     """Weights for every penalty, from one decomposition per cell.
 
     Rules instead of luck: a cell whose Gram matrix is zero (empty, or all columns vanish) gets
@@ -54,6 +56,22 @@ def ridge_path(
             inverse = torch.where(shifted > cutoff, 1 / shifted, 0.0)
             weights[number, live] = torch.einsum("bij,bj->bi", vectors, inverse * projected)
     return weights.reshape(len(ridges), *lead, size)
+
+
+def ridge_scores(
+    sums: GramSums, judged: GramSums, folds: Sequence[Fold], ridges: Sequence[float]
+) -> dict[float, float]:
+    """Held-out error of each penalty: fitted on ``sums``, scored on ``judged``, over the folds."""
+    if not folds:
+        raise EmptySplitError(
+            "`ridge='auto'` needs windows to hold out, but there are too few to part them "
+            "into two blocks with a gap. Give more windows, or a number for `ridge`."
+        )
+    scores = torch.zeros(len(ridges), dtype=torch.float64)
+    for fit_groups, score_groups in folds:
+        path = ridge_path(sums.total(fit_groups).moments[0], ridges)
+        scores += quadratic_error(judged.total(score_groups).moments, path).flatten(1).sum(1)
+    return dict(zip(ridges, scores.tolist(), strict=True))
 
 
 def ridge_solutions(

@@ -117,12 +117,9 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
         with torch.serialization.safe_globals(stand_ins):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle can raise anything, and all of it is reported
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        lines = lines[1:] if lines and lines[0].startswith("Weights only") else lines
-        reason = (lines or [type(error).__name__])[0].rstrip(".")
         raise FileDamagedError(
-            f"`{path}` was not loaded: {reason}. Expected a complete `torch.save` file of a state "
-            "dict; save `network.state_dict()` again."
+            f"`{path}` was not loaded: {storage.why_unreadable(path, error)}. Expected a complete "
+            "`torch.save` file of a state dict; save `network.state_dict()` again."
         ) from error
     entries: Any = content if isinstance(content, Mapping) else {}
     entries = next((entries[key] for key in _KEYS if key in entries), entries)

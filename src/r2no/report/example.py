@@ -43,7 +43,7 @@ def example_json(
 
 
 def _planes(
-    values: Float[Tensor, "time *space_channel"],
+    values: Float[Tensor, "time *space_channel"],  # noqa: F821
 ) -> Float[Tensor, "time height width channel"]:
     """The fields as pictures."""
     if values.ndim == 3:

@@ -12,7 +12,7 @@ from r2no.data.realpdebench.folder import GROUPS, Folder
 from r2no.data.realpdebench.splits import Pair, Splits, draw_splits
 from r2no.data.realpdebench.systems import System
 from r2no.errors import DataError, FileDamagedError
-from r2no.storage import read_json
+from r2no.storage import read_json, why_unreadable
 
 _MODE_GROUPS = {
     "in_dist": GROUPS[:1],
@@ -34,8 +34,8 @@ def load_pt(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle can raise anything, and all of it is reported
         raise FileDamagedError(
-            f"`{path}` is damaged or holds more than plain tensors, numbers and lists "
-            f"({type(error).__name__}). It was not executed; fetch it again."
+            f"`{path}` was not loaded: {why_unreadable(path, error)}. It was not executed; fetch "
+            "it again."
         ) from error
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from r2no._types import Operator
-from r2no.adaptation.adapt import check_adaptable
+from r2no.adaptation.fitting import check_adaptable
 from r2no.data.audit import shared_frames
 from r2no.data.splits import Splits
 from r2no.data.window import Window, Windows, collate

@@ -1,6 +1,5 @@
 """Score a checkpoint or an artifact on one split, as JSON."""
 
-import math
 from typing import Any
 
 from r2no import storage
@@ -46,7 +45,9 @@ def run_evaluation(config: EvaluateConfig, *, reporter: Reporter | None = None) 
         probes=config.probes,
     )
     scores = score_operators(operators, windows, protocol, reporter=reporter)
-    result: dict[str, Any] = _finite({**scores, **_circumstances(source, windows, protocol)})
+    result: dict[str, Any] = storage.strict_json(
+        {**scores, **_circumstances(source, windows, protocol)}
+    )
     if config.output is not None:
         storage.write_json(config.output, result)
     return result
@@ -83,9 +84,3 @@ def _circumstances(source: Source, windows: RealPDEBench, protocol: Protocol) ->
         "data": windows.content_fingerprint,
         "versions": versions(),
     }
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
