@@ -10,6 +10,7 @@ from r2no.ensemble.ridge import ridge_path, ridge_solutions
 from r2no.ensemble.verdict import judge
 from r2no.errors import ConfigError, EmptySplitError
 from tests.ensemble.test_model import problem
+from tests.support.rounding import other_rounding
 
 GRID = (12, 14)
 CELLS = FourierCells.polar(GRID, radial=8, angular=4)
@@ -212,6 +213,24 @@ def test_merged_nested_fits_equal_the_pooled_one():
     pooled.fit([*grouped(first), *grouped(second)], folds=FOLDS)
     merged = nested(first).merge(nested(second))
     torch.testing.assert_close(merged.weights_, pooled.weights_, rtol=1e-8, atol=1e-10)
+
+
+def test_fits_of_another_rounding_merge_derive_and_lose_members():
+    """An ensemble made on another processor has a few wavenumbers in the neighbouring band."""
+    here = FourierCells.polar(GRID, radial=12, angular=4, extent="ellipse")
+    there = other_rounding(here)
+    assert not torch.equal(there.index, here.index)
+    first, second = structured(0, 30, 0.3), structured(5, 30, 0.3)
+    elsewhere = nested(first, there)
+    merged = nested(first, there).merge(nested(second, here))
+    alone = nested(first, here).merge(nested(second, here))
+    assert rmse(merged, second) == pytest.approx(rmse(alone, second), rel=0.05)
+    coarse = FourierCells.polar(GRID, radial=6, angular=2, extent="ellipse")
+    derived = elsewhere.derive(cells=coarse, ridge=1e-3)
+    fresh = SpectralEnsemble(there.coarser(6, 2), 1e-3, (0, 2), weight_exponent=0)
+    fresh.fit(grouped(first), folds=FOLDS)
+    torch.testing.assert_close(derived.weights_, fresh.weights_)
+    assert elsewhere.derive(depth=1).columns_.depths == (1,)
 
 
 def test_too_few_windows_are_named():

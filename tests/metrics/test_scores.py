@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.rounding import round_otherwise
 from torch import Tensor
 
 from r2no import metrics
@@ -105,6 +106,13 @@ def test_full_shells_satisfy_parseval_when_none_is_cut(axes: tuple[int, int, int
     energy = full_shell_energy(error, shells) / math.prod(axes)
     torch.testing.assert_close(energy.sum(0), error.square().sum((0, 2, 3, 4)))
     assert int(shells.multiplicity.sum()) == math.prod(axes)
+
+
+def test_shells_do_not_depend_on_how_the_processor_rounds(monkeypatch) -> None:
+    """Radii such as 5 = sqrt(3² + 4²) open a shell; a root one unit low would miss it."""
+    here = Shells.build((20, 64, 128)).index
+    round_otherwise(monkeypatch)
+    assert torch.equal(Shells.build((20, 64, 128)).index, here)
 
 
 def test_full_shells_of_a_band_limited_error_add_up_to_its_mean_square() -> None:

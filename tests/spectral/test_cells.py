@@ -1,7 +1,10 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from jaxtyping import TypeCheckError
+from tests.support.rounding import other_rounding, round_otherwise
 
 from r2no.errors import ConfigError, GridMismatchError
 from r2no.spectral import FourierCells, cell_energy, hermitian_multiplicity, resample
@@ -107,6 +110,55 @@ def test_halving_bands_and_sectors_nests_exactly():
     assert torch.equal(parent, coarse.index)
 
 
+@pytest.mark.parametrize("extent", ["corner", "ellipse"])
+@pytest.mark.parametrize("grid", [(64, 128), (64, 64), (60, 100), (33, 48)], ids=str)
+def test_cells_do_not_depend_on_how_the_processor_rounds(grid, extent, monkeypatch):
+    here = FourierCells.polar(grid, radial=128, angular=16, extent=extent)
+    plane = full_plane_index(grid, extent=extent)
+    round_otherwise(monkeypatch)
+    assert torch.equal(FourierCells.polar(grid, extent=extent).index, here.index)
+    assert torch.equal(full_plane_index(grid, extent=extent), plane)
+
+
+@pytest.mark.parametrize("grid", [(64, 128), (64, 64), (24, 36)], ids=str)
+def test_partitions_of_another_rounding_agree_and_nest(grid):
+    here = FourierCells.polar(grid, radial=24, angular=8)
+    there = other_rounding(here)
+    assert not torch.equal(here.index, there.index)
+    assert here.agrees(there)
+    assert there.agrees(here)
+    for size in ((12, 4), (8, 8), (3, 1), (1, 1)):
+        coarse = FourierCells.polar(grid, radial=size[0], angular=size[1])
+        made = there.parents(coarse)[there.index]
+        assert torch.equal(made, there.coarser(*size).index)
+        assert coarse.agrees(replace(coarse, index=made))
+
+
+def test_other_partitions_do_not_agree():
+    cells = FourierCells.polar((16, 16), radial=8, angular=4)
+    inside = ~cells.on_boundary()
+    moved = cells.index.clone()
+    moved[tuple(inside.nonzero()[5])] += 4
+    sector = cells.index.clone()
+    place = tuple((cells.on_boundary() & (cells.index % 4 == 0)).nonzero()[0])
+    sector[place] += 1
+    for index in (moved, sector):
+        assert not cells.agrees(replace(cells, index=index))
+    assert not cells.agrees(FourierCells.polar((16, 16), radial=8, angular=4, extent="ellipse"))
+    assert not cells.agrees(FourierCells.polar((16, 16), radial=4, angular=4))
+
+
+def test_coarser_cells_are_those_made_anew():
+    fine = FourierCells.polar((64, 128))
+    for radial, angular in ((64, 16), (32, 4), (128, 1), (1, 8)):
+        fresh = FourierCells.polar((64, 128), radial=radial, angular=angular)
+        found = fine.coarser(radial, angular)
+        assert torch.equal(found.index, fresh.index)
+        assert found.state()[1] == fresh.state()[1]
+    with pytest.raises(ConfigError, match="divide"):
+        fine.coarser(48, 16)
+
+
 def test_radius_reaches_the_corner():
     assert float(wavenumber_radius((8, 8)).max()) == pytest.approx(math.sqrt(2))
     assert float(wavenumber_radius((8,)).max()) == pytest.approx(1)
@@ -146,7 +198,7 @@ def test_radial_spectrum_of_white_noise_is_flat(rng):
     ("arguments", "error"),
     [
         ({"grid": (8, 8), "radial": 0}, ConfigError),
-        ({"grid": (8, 8), "extent": "square"}, Exception),
+        ({"grid": (8, 8), "extent": "square"}, (ConfigError, TypeCheckError)),
         ({"grid": (8,), "radial": 2, "angular": 2}, ConfigError),
         ({"grid": (8, 8, 8, 8)}, GridMismatchError),
         ({"grid": (1, 8)}, GridMismatchError),

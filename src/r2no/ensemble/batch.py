@@ -1,12 +1,11 @@
-"""FitBatch: what a fit reads, and the checks of it and of partitions against each other."""
+"""FitBatch: what a fit reads, and the checks of it."""
 
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from r2no.errors import ConfigError, ShapeError
+from r2no.errors import ShapeError
 from r2no.spectral import FourierCells
 
 
@@ -45,20 +44,3 @@ def check_batch(batch: FitBatch, cells: FourierCells, measured: tuple[int, ...])
             f"`measured` must name channels 0..{shape[-1] - 1} of the fields, each once, but is "
             f"{measured}. Fields are (batch, time, *space, channel)."
         )
-
-
-def nesting(fine: FourierCells, coarse: FourierCells) -> Int[Tensor, " cell"]:
-    """The coarse cell in which each fine one lies; empty fine cells go to cell 0."""
-    if fine.grid != coarse.grid or (fine.shared_channels and not coarse.shared_channels):
-        raise ConfigError(
-            f"`cells` must be a coarser partition of grid {fine.grid}, but got one of "
-            f"{coarse.grid} with shared_channels={coarse.shared_channels}."
-        )
-    parent = torch.zeros(fine.num_cells, dtype=torch.long)
-    parent[fine.index.reshape(-1)] = coarse.index.reshape(-1)
-    if not torch.equal(parent[fine.index], coarse.index):
-        raise ConfigError(
-            "`cells` must be coarser than the fitted partition: a fitted cell straddles two of "
-            "its cells. Divide the numbers of bands and sectors by whole numbers."
-        )
-    return parent

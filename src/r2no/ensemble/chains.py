@@ -145,10 +145,7 @@ class ChainSearch:
             finest = self._finest
             cell = torch.zeros(finest.num_cells, dtype=torch.long)
             if size != (0, 0):
-                coarse = FourierCells.polar(
-                    finest.grid, radial=size[0], angular=size[1], extent=finest.extent
-                )
-                cell[finest.index.reshape(-1)] = coarse.index.reshape(-1)
+                cell = finest.parents(finest.coarser(*size))
             met, cell = cell[finest.occupied].unique(return_inverse=True)
             self._maps[size] = (cell, len(met))
         return self._maps[size]

@@ -1,15 +1,15 @@
 """SpectralEnsemble: fit one weight vector per Fourier cell, predict, merge, save (M5-M8)."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from r2no import storage
 from r2no._types import Number, PathLike
-from r2no.ensemble.batch import FitBatch, check_batch, nesting
+from r2no.ensemble.batch import FitBatch, check_batch
 from r2no.ensemble.blocks import Fold, StreamBlocks, join_folds
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import CellWeights, Composition
@@ -239,7 +239,7 @@ class SpectralEnsemble:
                 "`other` must have the same cells, columns, measured channels and weighting, but "
                 f"got {other._settings()} against {self._settings()}. Fit both alike."
             )
-        if not torch.equal(self.cells.index, other.cells.index):
+        if not self.cells.agrees(other.cells):
             raise ShapeError("`other` uses another partition. Fit both with the same cells.")
         if (self.judged_ is None) != (other.judged_ is None):
             raise ShapeError(
@@ -279,13 +279,16 @@ class SpectralEnsemble:
         changes["base_column"] = fewer.base
         if depth is not None or depths is not None:
             changes["depths"] = fewer.depths
+        parents = None if cells is None else self.cells.parents(cells)
+        if cells is not None and parents is not None:
+            cells = replace(cells, index=parents[self.cells.index])
         smaller = SpectralEnsemble(cells or self.cells, **{**self._settings(), **changes})
         smaller.folds_, smaller.columns_ = self.folds_, fewer
 
         def reduced(sums: GramSums) -> GramSums:
             sums = sums.with_columns(columns.positions(fewer))
-            if cells is not None:
-                sums = sums.with_index(nesting(self.cells, cells), cells.num_cells)
+            if cells is not None and parents is not None:
+                sums = sums.with_index(parents, cells.num_cells)
                 if cells.shared_channels and not self.cells.shared_channels:
                     sums = sums.shared_over_channels(self.lead_groups)
             return sums

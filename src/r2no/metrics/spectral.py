@@ -33,6 +33,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from r2no.spectral.transforms import rounded_sqrt
+
 _Window3 = tuple[int, int, int]
 _TOGETHER = 8  # windows whose transforms over time are made at once
 
@@ -77,7 +79,7 @@ class Shells:
         sizes = [max(1, min(shells, n // 2 + 1)) for n in axes]
         frequencies = [torch.arange(size, dtype=torch.float64, device=device) for size in sizes]
         grids = torch.meshgrid(*frequencies, indexing="ij")
-        radius = sum((grid.square() for grid in grids), torch.zeros_like(grids[0])).sqrt()
+        radius = rounded_sqrt(sum((grid.square() for grid in grids), torch.zeros_like(grids[0])))
         count = torch.ones_like(radius)
         for grid, n in zip(grids, axes, strict=True):
             count = count * torch.where((grid == 0) | (2 * grid == n), 1.0, 2.0)

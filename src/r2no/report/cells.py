@@ -95,12 +95,8 @@ def _on_shown_cells(ensemble: SpectralEnsemble) -> SpectralEnsemble:
             _level(ensemble), (fine.radial, fine.angular), _LEAST, strict=True
         )
     )
-    size = {"radial": radial, "angular": angular}
-    coarse = FourierCells.polar(
-        fine.grid, **size, extent=fine.extent, shared_channels=fine.shared_channels
-    )
-    parent = torch.zeros(fine.num_cells, dtype=torch.long)
-    parent[fine.index.reshape(-1)] = coarse.index.reshape(-1)
+    coarse = fine.coarser(radial, angular)
+    parent = fine.parents(coarse)
     shown = SpectralEnsemble(coarse, 0.0, ensemble.measured)
     shown.columns_ = ensemble.columns_
     shown.weights_ = ensemble.weights_.new_zeros(coarse.num_cells, *ensemble.weights_.shape[1:])

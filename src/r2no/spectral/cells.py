@@ -1,7 +1,7 @@
 """FourierCells: a conjugate-symmetric partition of the spectrum of a real grid (M1, M2)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,10 +17,15 @@ from r2no.spectral.transforms import (
     half_shape,
     hermitian_multiplicity,
     inverse,
+    orientation,
+    rounded_sqrt,
     space_last,
     wavenumber_orientation,
     wavenumber_radius,
 )
+
+#: Distance, in bands, within which a radius is at the end of a band but for rounding.
+_SAME_BAND = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,10 +105,7 @@ class FourierCells:
                 f"`angular` must be 1 on the {len(grid)}-D grid {grid}, but got {angular}: "
                 "orientation is defined on 2-D grids only. Use radial bands."
             )
-        radius = wavenumber_radius(grid)
-        if extent == "corner":
-            radius = radius / math.sqrt(len(grid))  # dividing: a reciprocal rounds differently
-        index = _bins(radius, radial) * angular
+        index = _bins(_reach(grid, extent), radial) * angular
         if angular > 1:
             index = index + _bins(wavenumber_orientation(grid), angular)
         multiplicity = hermitian_multiplicity(grid)
@@ -119,6 +121,74 @@ class FourierCells:
     def bands(cls, grid: Grid, *, num_bands: int = 5) -> "FourierCells":
         """Radial bands of the diagnostic (M10), from low to high frequency."""
         return cls.polar(grid, radial=num_bands, angular=1)
+
+    def coarser(
+        self, radial: int, angular: int, *, shared_channels: bool | None = None
+    ) -> "FourierCells":
+        """Fewer bands and sectors, made of whole cells of this partition.
+
+        ``radial`` and ``angular`` divide this partition's. The cells follow from the stored index,
+        not from radii computed anew, so they nest whatever processor this partition was made on.
+        """
+        if radial < 1 or angular < 1 or self.radial % radial or self.angular % angular:
+            raise ConfigError(
+                f"`radial` and `angular` must divide the partition's {self.radial} bands and "
+                f"{self.angular} sectors, but got {radial} and {angular}."
+            )
+        band, sector = self.index // self.angular, self.index % self.angular
+        index = band // (self.radial // radial) * angular + sector // (self.angular // angular)
+        shared = self.shared_channels if shared_channels is None else shared_channels
+        return replace(
+            self,
+            index=index,
+            num_cells=radial * angular,
+            radial=radial,
+            angular=angular,
+            shared_channels=shared,
+        )
+
+    def parents(self, coarse: "FourierCells") -> Int[Tensor, " cell"]:
+        """The cell of ``coarse`` in which each cell lies; empty cells go to cell 0.
+
+        A wavenumber whose radius is the end of a band falls on either side of it by rounding, and
+        a stored partition may have been made where others were rounded up. Such wavenumbers go
+        where the rest of their cell goes: the coarse cells in terms of this partition are
+        ``parents[index]``.
+
+        Raises:
+            ConfigError: if a cell straddles two cells of ``coarse``.
+        """
+        if self.grid != coarse.grid or (self.shared_channels and not coarse.shared_channels):
+            raise ConfigError(
+                f"`cells` must be a coarser partition of grid {self.grid}, but got one of "
+                f"{coarse.grid} with shared_channels={coarse.shared_channels}."
+            )
+        parent = torch.zeros(self.num_cells, dtype=torch.long)
+        inside = ~coarse.on_boundary()
+        for chosen in (~inside, inside):  # the sure ones last, so that they decide
+            parent[self.index[chosen]] = coarse.index[chosen]
+        if not torch.equal(parent[self.index][inside], coarse.index[inside]):
+            raise ConfigError(
+                "`cells` must be coarser than the fitted partition: a fitted cell straddles two of "
+                "its cells. Divide the numbers of bands and sectors by whole numbers."
+            )
+        return parent
+
+    def on_boundary(self) -> Bool[Tensor, "*half"]:
+        """Wavenumbers whose band is a matter of rounding: those at the end of one."""
+        if not self.radial:
+            return torch.zeros_like(self.index, dtype=torch.bool)
+        bands = _reach(self.grid, self.extent) * self.radial
+        return (bands - bands.round()).abs() < _SAME_BAND
+
+    def agrees(self, other: "FourierCells") -> bool:
+        """Whether both are one partition, but for wavenumbers on which rounding decides."""
+        if self.state()[1] != other.state()[1]:
+            return False
+        away = self.index != other.index
+        steps = (self.index - other.index).abs()[away]
+        sure = ~self.on_boundary()[away]
+        return not bool(sure.any()) and bool((steps == self.angular).all())
 
     @property
     def occupied(self) -> Bool[Tensor, " cell"]:
@@ -174,6 +244,13 @@ class FourierCells:
         return cls(index=tensors["index"], multiplicity=multiplicity, **settings)
 
 
+def _reach(grid: Grid, extent: Extent) -> Float[Tensor, "*half"]:
+    """ρ' of (M2): the radius as a share of the outermost band's end."""
+    radius = wavenumber_radius(grid)
+    # divided, since multiplying by the reciprocal rounds differently
+    return radius / math.sqrt(len(grid)) if extent == "corner" else radius
+
+
 def _bins(fraction: Float[Tensor, "*half"], number: int) -> Int[Tensor, "*half"]:
     return torch.floor(fraction * number).long().clamp(max=number - 1)
 
@@ -189,7 +266,7 @@ def full_plane_index(
     """
     axes = [2 * torch.fft.fftfreq(size, dtype=torch.float64) for size in check_grid(grid)]
     vertical, horizontal = torch.meshgrid(*axes, indexing="ij")
-    radius = torch.sqrt(vertical**2 + horizontal**2)
-    orientation = torch.remainder(torch.atan2(vertical, horizontal) / math.pi, 1.0)
+    radius = rounded_sqrt(vertical**2 + horizontal**2)
     reach = math.sqrt(2.0) if extent == "corner" else 1.0
-    return _bins(radius / reach, radial) * angular + _bins(orientation, angular)
+    sectors = _bins(orientation(vertical, horizontal), angular)
+    return _bins(radius / reach, radial) * angular + sectors

@@ -7,12 +7,17 @@ stands for two (M1), so sums over the whole spectrum weight it with m(k) = 2.
 
 import math
 
+import numpy as np
 import torch
 from jaxtyping import Complex, Float, Shaped
 from torch import Tensor
 
 from r2no._types import Grid
 from r2no.errors import GridMismatchError, ShapeError
+
+#: Half-turns between two orientations that are one but for rounding; others are further apart on
+#: grids of up to ten thousand points a side.
+_SAME_ANGLE = 1e-12
 
 
 def check_grid(grid: Grid) -> Grid:
@@ -82,10 +87,35 @@ def wavenumbers(grid: Grid) -> list[Float[Tensor, "*half"]]:
     return list(torch.meshgrid(*axes, indexing="ij"))
 
 
+def rounded_sqrt(values: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+    """The correctly rounded square root, the same bits on every processor.
+
+    NumPy uses the processor's own instruction, which IEEE 754 defines to the last bit. PyTorch
+    goes through a vector library that is off by one unit here and there, differently on each
+    processor, and a radius on the boundary of two bands then changes sides.
+    """
+    return torch.from_numpy(np.asarray(np.sqrt(values.cpu().numpy()))).to(values.device)
+
+
 def wavenumber_radius(grid: Grid) -> Float[Tensor, "*half"]:
     """Normalised radius (M2), ρ(k) = sqrt(Σ_i (k_i / k_i,Nyquist)²), in [0, sqrt(d)]."""
     squares = sum((component**2 for component in wavenumbers(grid)), torch.zeros(()))
-    return torch.sqrt(squares)
+    return rounded_sqrt(squares)
+
+
+def orientation(
+    vertical: Float[Tensor, "*plane"], horizontal: Float[Tensor, "*plane"]
+) -> Float[Tensor, "*plane"]:
+    """φ = atan2(k_y, k_x)/π mod 1 of wavenumbers over their Nyquist wavenumbers (M2).
+
+    Sectors can only meet a wavenumber on their boundary where φ is a multiple of 1/4 (tan of any
+    other rational angle is irrational). There φ is set exactly, since arctangents are not rounded
+    alike on every processor.
+    """
+    turns = torch.remainder(torch.atan2(vertical, horizontal) / math.pi, 1.0)
+    for quarters in (0.25, 0.5, 0.75):
+        turns = torch.where((turns - quarters).abs() < _SAME_ANGLE, quarters, turns)
+    return torch.where((turns < _SAME_ANGLE) | (turns > 1 - _SAME_ANGLE), 0.0, turns)
 
 
 def wavenumber_orientation(grid: Grid) -> Float[Tensor, "*half"]:
@@ -100,7 +130,7 @@ def wavenumber_orientation(grid: Grid) -> Float[Tensor, "*half"]:
     on_nyquist = (vertical.abs() == 1) | (horizontal.abs() == 1)
     vertical = torch.where(on_nyquist, vertical.abs(), vertical)
     horizontal = torch.where(on_nyquist, horizontal.abs(), horizontal)
-    return torch.remainder(torch.atan2(vertical, horizontal) / math.pi, 1.0)
+    return orientation(vertical, horizontal)
 
 
 def resample(
