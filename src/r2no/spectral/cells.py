@@ -152,8 +152,7 @@ class FourierCells:
 
         A wavenumber whose radius is the end of a band falls on either side of it by rounding, and
         a stored partition may have been made where others were rounded up. Such wavenumbers go
-        where the rest of their cell goes: the coarse cells in terms of this partition are
-        ``parents[index]``.
+        where :meth:`coarser` has them: the coarse cells made of whole cells are ``parents[index]``.
 
         Raises:
             ConfigError: if a cell straddles two cells of ``coarse``.
@@ -163,16 +162,23 @@ class FourierCells:
                 f"`cells` must be a coarser partition of grid {self.grid}, but got one of "
                 f"{coarse.grid} with shared_channels={coarse.shared_channels}."
             )
+        index = self._in_own_rounding(coarse).index
         parent = torch.zeros(self.num_cells, dtype=torch.long)
-        inside = ~coarse.on_boundary()
-        for chosen in (~inside, inside):  # the sure ones last, so that they decide
-            parent[self.index[chosen]] = coarse.index[chosen]
-        if not torch.equal(parent[self.index][inside], coarse.index[inside]):
+        parent[self.index.reshape(-1)] = index.reshape(-1)
+        if not torch.equal(parent[self.index], index):
             raise ConfigError(
                 "`cells` must be coarser than the fitted partition: a fitted cell straddles two of "
                 "its cells. Divide the numbers of bands and sectors by whole numbers."
             )
         return parent
+
+    def _in_own_rounding(self, coarse: "FourierCells") -> "FourierCells":
+        """``coarse`` made of whole cells of this partition, if it differs by rounding only."""
+        sizes = (coarse.radial, coarse.angular)
+        if 0 in sizes or self.radial % coarse.radial or self.angular % coarse.angular:
+            return coarse
+        own = self.coarser(*sizes, shared_channels=coarse.shared_channels)
+        return own if own.agrees(coarse) else coarse
 
     def on_boundary(self) -> Bool[Tensor, "*half"]:
         """Wavenumbers whose band is a matter of rounding: those at the end of one."""
