@@ -75,3 +75,84 @@ def test_tied_tensors_are_written_under_each_name(tmp_path):
     assert torch.equal(loaded["a"], tied)
     assert torch.equal(loaded["b"], tied)
     assert torch.equal(loaded["c"], tied[1:])
+
+
+def folder_with(path, **files):
+    with storage.atomic_folder(path) as sibling:
+        for name, text in files.items():
+            storage.write_bytes(sibling / name, text.encode())
+    return path
+
+
+def content(path):
+    return {file.name: file.read_text() for file in path.iterdir()}
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["exchange", "two steps"])
+def test_folder_is_replaced_as_a_whole_and_keeps_what_is_not_dropped(
+    tmp_path, monkeypatch, at_once
+):
+    if not at_once:
+        monkeypatch.setattr(storage, "_exchange", lambda *_: False)
+    path = folder_with(tmp_path / "out", a="1", b="2", mine="3")
+    with storage.atomic_folder(path, dropped={"b"}) as sibling:
+        storage.write_bytes(sibling / "a", b"4")
+        assert content(path) == {"a": "1", "b": "2", "mine": "3"}  # whole until the end
+    assert content(path) == {"a": "4", "mine": "3"}
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+def test_failure_in_the_middle_keeps_the_old_folder_and_leaves_nothing(tmp_path):
+    path = folder_with(tmp_path / "out", a="1")
+
+    def fill_the_disk():
+        with storage.atomic_folder(path) as sibling:
+            storage.write_bytes(sibling / "a", b"2")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(StorageError, match=r"out`.*untouched"):
+        fill_the_disk()
+    assert content(path) == {"a": "1"}
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_a_killed_writer_left_is_removed_or_put_back(tmp_path):
+    path = folder_with(tmp_path / "out", a="1")
+    (tmp_path / ".out.tmp").mkdir()
+    (tmp_path / ".out.tmp" / "half").write_text("x")
+    folder_with(path, b="2")
+    assert content(path) == {"a": "1", "b": "2"}
+    path.rename(tmp_path / ".out.old")  # killed between the two steps of a swap
+    folder_with(path, c="3")
+    assert content(path) == {"a": "1", "b": "2", "c": "3"}
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+    (tmp_path / ".a.json.tmp").write_text("half")
+    storage.write_json(tmp_path / "a.json", {})
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.json", "out"]
+
+
+def test_folder_in_place_of_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="file"):
+        folder_with(tmp_path / "file", a="1")
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_any_flipped_bit_of_a_tensor_file_is_refused(tmp_path):
+    path = tmp_path / "x.safetensors"
+    storage.save_tensors(path, {"a": torch.randn(40), "b": torch.arange(3)}, {"update": 12})
+    sound = path.read_bytes()
+    for bit in range(0, 8 * len(sound), 5):
+        flipped = bytearray(sound)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(FileDamagedError, match=r"x\.safetensors"):
+            storage.load_tensors(path)
+
+
+def test_json_holds_no_infinity(tmp_path):
+    storage.write_json(tmp_path / "a.json", {"a": [float("nan"), (1.0, float("-inf"))]})
+    text = (tmp_path / "a.json").read_text()
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    assert storage.read_json(tmp_path / "a.json") == {"a": ["nan", [1.0, "-inf"]]}

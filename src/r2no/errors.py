@@ -57,6 +57,10 @@ class StorageError(R2NOError, OSError):
     """A file could not be written; what was there before is untouched."""
 
 
+class BusyError(StorageError):
+    """Another process or thread is writing the same output."""
+
+
 class CheckpointMismatchError(R2NOError, ValueError):
     """Weights do not fit the network they are loaded into."""
 

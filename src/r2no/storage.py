@@ -1,17 +1,21 @@
 """Files that are either complete or not there: atomic writes, verified reads, fingerprints.
 
-Tensors live in safetensors files, never in pickles. Every write goes to a temporary file in the
-same folder, is flushed to the disk and then renamed, so a killed process leaves the old file.
+Tensors live in safetensors files, never in pickles, with a hash of their content that is checked
+when they are read. Every write goes to a temporary file in the same folder, is flushed to the disk
+and then renamed, so a killed process leaves the old file. Folders are written as a sibling that
+then takes the old one's place. Temporary names are fixed and every output has one writer at a time,
+so what a killed process left is removed by the next one.
 """
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import math
 import os
 import re
-import tempfile
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +25,12 @@ from safetensors.torch import save as _serialise
 from torch import Tensor
 
 from r2no._types import PathLike
-from r2no.errors import FileDamagedError, FileMissingError, StorageError
+from r2no.errors import FileDamagedError, FileMissingError, R2NOError, StorageError
+from r2no.locks import sole_writer
 
-_METADATA_KEY = "r2no"
+_METADATA_KEY = "r2no"  # of files without a hash, as earlier versions wrote them
+_SEALED_KEY = "r2no.sealed"
+_CHECK_KEY = "sha256 of all else"
 
 #: First bytes of files that are often saved in place of the one that was meant.
 _MISTAKEN = {
@@ -40,26 +47,143 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
         StorageError: if the folder is not writable or the disk is full; ``path`` is untouched.
     """
     path = Path(path)
-    temporary: Path | None = None
+    temporary = _temporary(path)
+    with sole_writer(path):
+        try:
+            remove(temporary)
+            yield temporary
+            with temporary.open("rb") as stream:
+                os.fsync(stream.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
+        except (OSError, SafetensorError) as error:
+            if isinstance(error, R2NOError):
+                raise
+            raise _not_written(path, error) from error
+        finally:
+            remove(temporary)
+
+
+@contextlib.contextmanager
+def atomic_folder(path: PathLike, *, dropped: Collection[str] = ()) -> Iterator[Path]:
+    """Yield a sibling of a folder to write into; on success it takes the folder's place.
+
+    The sibling begins with everything that is in the folder but the names in ``dropped``. Write
+    into it through :func:`atomic_path` and its users, which never change a file in place: what it
+    begins with are links. The folder itself is whole, old or new, at any moment.
+
+    Raises:
+        StorageError: if the place is not writable or the disk is full; the folder is untouched.
+    """
+    path = Path(path).resolve()
+    sibling = _temporary(path)
+    with sole_writer(path):
+        try:
+            _restore(path)
+            remove(sibling)
+            sibling.mkdir(parents=True)
+            if path.exists():
+                _link_content(path, sibling, dropped)
+            yield sibling
+            _sync_folder(sibling)
+            take_place(sibling, path)
+            _sync_folder(path.parent)
+        except OSError as error:
+            if isinstance(error, R2NOError):
+                raise
+            raise _not_written(path, error) from error
+        finally:
+            remove(sibling)
+
+
+def remove_temporaries(folder: PathLike) -> None:
+    """Remove what killed writers left in a folder; call it as the folder's :func:`sole_writer`."""
+    for pattern in (".*.tmp", ".*.lock"):
+        for leftover in Path(folder).glob(pattern):
+            remove(leftover)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
+
+
+def _not_written(path: Path, error: Exception) -> StorageError:
+    return StorageError(
+        f"Could not write `{path}`: {error}. What was there before is untouched. "
+        "Free some space or choose a writable folder, then run the same command again."
+    )
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all it holds, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _link_content(old: Path, new: Path, dropped: Collection[str]) -> None:
+    """Hard links of files, which cost nothing; copies where the file system knows no links."""
+    if not old.is_dir():
+        raise NotADirectoryError(f"`{old}` is a file, not a folder")
+    for entry in sorted(old.iterdir()):
+        if entry.name in dropped or entry.name.endswith((".tmp", ".lock")):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.copytree(entry, new / entry.name, symlinks=True, copy_function=_link)
+        else:
+            _link(entry, new / entry.name)
+
+
+def _link(old: PathLike, new: PathLike) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(handle)
-        temporary = Path(name)
-        yield temporary
-        with temporary.open("rb") as stream:
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
-    except (OSError, SafetensorError) as error:
-        raise StorageError(
-            f"Could not write `{path}`: {error}. What was there before is untouched. "
-            "Free some space or choose a writable folder, then run the same command again."
-        ) from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        os.link(old, new, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(old, new, follow_symlinks=False)
+
+
+def take_place(new: Path, old: Path) -> None:
+    """Put a file or folder in another's place, which is whole, old or new, at any moment.
+
+    Folders are swapped in one step where the system can do that, and the old one then removed.
+    """
+    if not old.is_dir():
+        os.replace(new, old)
+    elif _exchange(new, old):
+        remove(new)
+    else:
+        os.replace(old, _aside(old))
+        os.replace(new, old)
+        remove(_aside(old))
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def _restore(path: Path) -> None:
+    """Undo a swap in two steps that was killed between them, or finish one killed after them."""
+    if _aside(path).exists():
+        if path.exists():
+            remove(_aside(path))
+        else:
+            os.replace(_aside(path), path)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two names in one step (Linux's renameat2, macOS's renamex_np); False if that fails."""
+    library = ctypes.CDLL(None, use_errno=True)
+    names = [os.fsencode(first), os.fsencode(second)]
+    if hasattr(library, "renameat2"):
+        at_working_folder, exchange = -100, 2
+        code = library.renameat2(at_working_folder, names[0], at_working_folder, names[1], exchange)
+    elif hasattr(library, "renamex_np"):
+        swap = 2
+        code = library.renamex_np(*names, swap)
+    else:
+        return False
+    return bool(code == 0)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -77,8 +201,13 @@ def write_bytes(path: PathLike, content: bytes) -> None:
 
 
 def write_json(path: PathLike, content: Any) -> None:
-    """Write ``content`` as indented JSON, atomically."""
-    write_bytes(path, (json.dumps(content, indent=2, sort_keys=False) + "\n").encode())
+    """Write ``content`` as indented JSON, atomically; see :func:`strict_json` for infinity."""
+    write_bytes(path, json_text(content).encode())
+
+
+def json_text(content: Any) -> str:
+    """``content`` as every JSON file of ours is written."""
+    return json.dumps(strict_json(content), indent=2, sort_keys=False, allow_nan=False) + "\n"
 
 
 def read_json(path: PathLike) -> Any:
@@ -106,8 +235,10 @@ def save_tensors(
         place = value.untyped_storage().data_ptr()
         plain[name] = value.clone() if place in memory else value
         memory.add(place)
-    try:
-        content = _serialise(plain, metadata={_METADATA_KEY: json.dumps(metadata or {})})
+    notes = json.loads(json.dumps(strict_json(dict(metadata or {})), allow_nan=False))
+    notes[_CHECK_KEY] = fingerprint(plain, notes)
+    try:  # one key of metadata, because several are written in random order
+        content = _serialise(plain, metadata={_SEALED_KEY: json.dumps(notes)})
     except KeyError as error:  # its table of types
         raise StorageError(
             f"Could not write `{path}`: safetensors files hold no tensors of type {error}. "
@@ -126,13 +257,22 @@ def load_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise FileMissingError(f"There is no file `{path}`.")
     try:
         with safe_open(str(path), framework="pt") as archive:
-            metadata = json.loads((archive.metadata() or {}).get(_METADATA_KEY, "{}"))
+            header = archive.metadata() or {}
+            notes = json.loads(header.get(_SEALED_KEY) or header.get(_METADATA_KEY, "{}"))
             tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, ValueError) as error:
         raise FileDamagedError(
             f"`{path}` is damaged or not a safetensors file ({error}). "
             "Restore it from a copy, or delete it to have it made again."
         ) from error
+    metadata = dict(notes)
+    expected = metadata.pop(_CHECK_KEY, None)  # files of earlier versions, and of others, have none
+    sealed = _SEALED_KEY in header or any(_CHECK_KEY in text for text in header.values())
+    if sealed and fingerprint(tensors, metadata) != expected:
+        raise FileDamagedError(
+            f"`{path}` was changed after it was written: its content does not have the hash it "
+            "was written with. Restore it from a copy, or delete it to have it made again."
+        )
     return tensors, metadata
 
 
@@ -152,10 +292,13 @@ def why_unreadable(path: Path, error: Exception) -> str:
 
 
 def strict_json(value: Any) -> Any:
-    """``value`` for JSON, which knows no infinity: such numbers as text."""
+    """``value`` for JSON, which knows neither infinity nor NaN: such numbers as text.
+
+    ``float`` reads them back: "inf", "-inf", "nan".
+    """
     if isinstance(value, dict):
         return {key: strict_json(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [strict_json(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -164,6 +307,15 @@ def file_sha256(path: PathLike) -> str:
     """SHA-256 of a file's bytes, read in pieces."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def content_sha256(path: PathLike) -> str:
+    """SHA-256 of a file, or of all files in a folder with their places in it; not of dates."""
+    path = Path(path)
+    if path.is_file():
+        return file_sha256(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return fingerprint([[str(file.relative_to(path)), file_sha256(file)] for file in files])
 
 
 def fingerprint(*parts: Any) -> str:

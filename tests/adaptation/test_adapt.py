@@ -406,9 +406,11 @@ def test_merged_sites_equal_the_pooled_fit(model, splits):
 def test_merge_refuses_other_sources_and_modules(model, splits):
     from dataclasses import replace
 
-    other = replace(model, provenance={**model.provenance, "source": "another"})
-    with pytest.raises(FingerprintError, match="source"):
-        model.merge(other)
+    source = Source()
+    source.factor.data.fill_(0.8)
+    for other in (source, lambda history: model.source(history) + 0.01):
+        with pytest.raises(FingerprintError, match="source"):
+            model.merge(replace(model, source=other))
     fewer = model.truncate(evaluations=3)
     if len(fewer.trajectories.modules) == 1:
         with pytest.raises(FingerprintError, match="modules"):

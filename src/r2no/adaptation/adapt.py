@@ -25,7 +25,8 @@ from r2no.training import (
     Reporter,
     SourceCache,
     cached_source,
-    operator_fingerprint,
+    operator_identity,
+    same_answer,
     side_by_side,
     train_repair,
 )
@@ -101,7 +102,7 @@ def adapt(
         )
         frozen.check()
     provenance: dict[str, Any] = {
-        "source": frozen.fingerprint,
+        "source": frozen.identity,
         "train": train.fingerprint,
         "fit": fit.fingerprint,
         "seeds": [settings.seed + number for number in range(settings.members)],
@@ -202,15 +203,21 @@ class _Frozen:
         if isinstance(source, nn.Module):
             source.eval()
             source.requires_grad_(False)
-        self.fingerprint = operator_fingerprint(source, probe)
-        if operator_fingerprint(source, probe) != self.fingerprint:
+        self.identity = operator_identity(source)
+        self._answer = self._asked()
+        if not same_answer(self._asked(), self._answer):
             raise FingerprintError(
                 "`source` answers the same history differently each time, so its predictions "
                 "cannot be cached or corrected. Switch off dropout and other randomness in it."
             )
 
+    @torch.no_grad()
+    def _asked(self) -> Tensor:
+        return self._source(self.probe)
+
     def check(self) -> None:
-        if operator_fingerprint(self._source, self.probe) != self.fingerprint:
+        changed = operator_identity(self._source) != self.identity
+        if changed or not same_answer(self._asked(), self._answer):
             raise FingerprintError("`source` changed while it was meant to be frozen.")
 
 

@@ -1,8 +1,8 @@
 """Artifacts: an adapted model as a folder, written atomically and verified when read.
 
-Format 2 can bring its source and notes the source's answer to a stored history, so a source that
-is given is recognised on another machine as well, where the last bits of an answer differ.
-Format 1 is still read.
+An artifact can bring its source and notes the source's answer to a stored history, so a source that
+is given is recognised on another machine as well, where the last bits of an answer differ. Since
+format 3 the manifest is covered by a hash of itself; formats 1 and 2 are still read.
 """
 
 from dataclasses import asdict
@@ -16,7 +16,13 @@ from r2no import storage
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.model import AdaptedModel, IncludeSource
-from r2no.adaptation.stored import FORMAT, MANIFEST, read_stored
+from r2no.adaptation.stored import (
+    StoredModel,
+    listed_files,
+    read_stored,
+    understood,
+    write_manifest,
+)
 from r2no.adaptation.trajectories import Trajectories
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
@@ -29,39 +35,44 @@ from r2no.operators.packing import (
     save_source,
 )
 from r2no.repair import RepairUNet
-from r2no.training import load_operator, operator_fingerprint
-from r2no.training.operator import operator_identity
+from r2no.training import (
+    load_operator,
+    operator_fingerprint,
+    operator_identity,
+    same_answer,
+)
 
-#: Largest difference of a source's answer, relative to its largest value, between two machines.
-_SAME_ANSWER = 1e-4
+#: Larger repair modules are taken for damage.
+_DEEPEST, _WIDEST = 12, 100_000
 
 
 def save(model: AdaptedModel, folder: Path, include_source: IncludeSource = "auto") -> Path:
-    """Write a model; the manifest comes last, so a folder without one is unfinished."""
+    """Write a model; an artifact that is there stays whole until the new one takes its place.
+
+    Files beside it that are not its own are kept.
+    """
     if include_source == "auto":
         include_source = describe_source(model.source) is not None
     elif include_source:
         check_describable(model.source)  # before anything is written
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST).unlink(missing_ok=True)
     files = {"ensemble.safetensors": model.ensemble.state()}
     for number, module in enumerate(model.trajectories.modules):
         shape = {"history": module.history_channels, "field": module.field_channels}
         files[f"repair-{number}.safetensors"] = (dict(module.state_dict()), shape)
     files["context.safetensors"] = _context(model)
-    for name, (tensors, metadata) in files.items():
-        storage.save_tensors(folder / name, tensors, metadata)
-    source, names = _write_source(model.source, folder, include_source)
-    manifest = {
-        "format": FORMAT,
-        "settings": model.settings.model_dump(mode="json"),
-        "fields": asdict(model.fields),
-        "verdict": None if model.verdict is None else asdict(model.verdict),
-        "source": source,
-        "provenance": model.provenance,
-        "files": {name: storage.file_sha256(folder / name) for name in [*files, *names]},
-    }
-    storage.write_json(folder / MANIFEST, manifest)
+    with storage.atomic_folder(folder, dropped=listed_files(folder)) as sibling:
+        for name, (tensors, metadata) in files.items():
+            storage.save_tensors(sibling / name, tensors, metadata)
+        source, names = _write_source(model.source, sibling, include_source)
+        manifest = {
+            "settings": model.settings.model_dump(mode="json"),
+            "fields": asdict(model.fields),
+            "verdict": None if model.verdict is None else asdict(model.verdict),
+            "source": source,
+            "provenance": model.provenance,
+            "files": {name: storage.file_sha256(sibling / name) for name in [*files, *names]},
+        }
+        write_manifest(sibling, manifest)
     return folder
 
 
@@ -84,10 +95,13 @@ def load(
     folder = Path(path)
     stored = read_stored(folder)
     manifest, fields = stored.manifest, stored.fields
-    context, _ = storage.load_tensors(folder / "context.safetensors")
+    with understood(folder):
+        context, _ = storage.load_tensors(folder / "context.safetensors")
+        loops = _trajectories(folder, stored, context)
+        _check_probe(fields, context)
     if source is None:
         source = _own_source(folder, manifest, fields, trust_source)
-        if not _same_answer(source, context):
+        if not _answers_alike(source, context):
             raise FingerprintError(
                 f"The source in `{folder}` answers the stored history differently here than where "
                 "it was saved. Install the versions in the manifest, or give `source`."
@@ -99,7 +113,7 @@ def load(
         )
     return AdaptedModel(
         source,
-        _trajectories(folder, stored.settings, context),
+        loops,
         stored.ensemble,
         stored.fit_errors,
         fields,
@@ -137,24 +151,35 @@ def _own_source(
 
 
 def _recognised(source: Operator, manifest: dict[str, Any], context: dict[str, Tensor]) -> bool:
-    """Same bits, or in format 2 the same weights and the same answer but for rounding."""
-    if operator_fingerprint(source, context["probe"]) == manifest["provenance"]["source"]:
-        return True
+    """The same weights and the same answer but for rounding; in format 1 the same bits."""
     if "source" not in manifest:
-        return False
-    same = operator_identity(source) == manifest["source"]["identity"]
-    return same and _same_answer(source, context)
+        known = manifest["provenance"].get("source")
+        return operator_fingerprint(source, context["probe"]) == known
+    same = operator_identity(source) == manifest["source"].get("identity")
+    return same and _answers_alike(source, context)
 
 
 @torch.no_grad()
-def _same_answer(source: Operator, context: dict[str, Tensor]) -> bool:
+def _answers_alike(source: Operator, context: dict[str, Tensor]) -> bool:
+    """Whether a source answers the stored history as it did when the artifact was written."""
     if "answer" not in context:  # format 1
         return True
-    answer, expected = source(context["probe"]).cpu(), context["answer"]
-    if answer.shape != expected.shape:
-        return False
-    scale = float(expected.abs().max())
-    return float((answer - expected).abs().max()) <= _SAME_ANSWER * scale
+    try:
+        answer = source(context["probe"])
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise FingerprintError(
+            "`source` cannot answer the stored history of shape (batch, time, height, width, "
+            f"channel) = {tuple(context['probe'].shape)}: {error} Wrap it in r2no's layout with "
+            "`r2no.operators.wrap`, as it was when the model was adapted."
+        ) from error
+    return isinstance(answer, Tensor) and same_answer(answer, context["answer"])
+
+
+def _check_probe(fields: Fields, context: dict[str, Tensor]) -> None:
+    frames, channels = fields.history_frames, len(fields.history_channels)
+    shape = (1, frames, *fields.grid, channels)
+    if tuple(context["probe"].shape) != shape or not bool(context["probe"].isfinite().all()):
+        raise ValueError(f"the stored history must be finite and of shape {shape}")
 
 
 def _context(model: AdaptedModel) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -176,23 +201,41 @@ def _context(model: AdaptedModel) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, {"bands": bands, **counts}
 
 
-def _trajectories(
-    folder: Path, settings: AdaptSettings, context: dict[str, Tensor]
-) -> Trajectories:
+def _trajectories(folder: Path, stored: StoredModel, context: dict[str, Tensor]) -> Trajectories:
+    settings, fields = stored.settings, stored.fields
     return Trajectories(
         tuple(_module(folder, number, settings) for number in range(settings.members)),
-        Normaliser(context["history_shift"], context["history_scale"]),
-        Normaliser(context["field_shift"], context["field_scale"]),
+        _normaliser(context, "history", len(fields.history_channels)),
+        _normaliser(context, "field", len(fields.channels)),
         settings.repair.steps,
         settings.repair.step_size,
     )
 
 
+def _normaliser(context: dict[str, Tensor], name: str, channels: int) -> Normaliser:
+    shift, scale = context[f"{name}_shift"], context[f"{name}_scale"]
+    if not shift.shape == scale.shape == (channels,):
+        raise ValueError(f"the normaliser of the {name} must have {channels} channels")
+    if not bool((shift.isfinite() & scale.isfinite() & (scale >= 0)).all()):
+        raise ValueError(f"the normaliser of the {name} must be finite and not negative")
+    return Normaliser(shift, scale)
+
+
 def _module(folder: Path, number: int, settings: AdaptSettings) -> RepairUNet:
-    tensors, shape = storage.load_tensors(folder / f"repair-{number}.safetensors")
+    """A member from its file; nothing is allocated before the file is known to hold it."""
+    path = folder / f"repair-{number}.safetensors"
+    tensors, shape = storage.load_tensors(path)
     repair = settings.repair
-    module = RepairUNet(
-        shape["history"], shape["field"], repair.width, repair.depth, padding=repair.padding
-    )
-    module.load_state_dict(tensors)
+    if repair.depth > _DEEPEST or max(repair.width, *map(int, shape.values())) > _WIDEST:
+        raise ValueError(f"a repair module of width {repair.width} and depth {repair.depth}")
+    with torch.device("meta"):
+        module = RepairUNet(
+            shape["history"], shape["field"], repair.width, repair.depth, padding=repair.padding
+        )
+    expected = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    if {name: tuple(value.shape) for name, value in tensors.items()} != expected:
+        raise ValueError(f"`{path.name}` does not hold the weights of such a module")
+    if not all(bool(value.isfinite().all()) for value in tensors.values()):
+        raise ValueError(f"`{path.name}` holds weights that are NaN or infinite")
+    module.load_state_dict(tensors, assign=True)
     return module.eval()

@@ -26,7 +26,7 @@ from r2no.ensemble import (
 )
 from r2no.errors import FingerprintError, ShapeError
 from r2no.metrics import Accumulator
-from r2no.training import Reporter
+from r2no.training import Reporter, operator_identity, same_answer
 
 IncludeSource = bool | Literal["auto"]
 
@@ -104,7 +104,6 @@ class AdaptedModel:
             self.trajectories,
             modules=self.trajectories.modules[: point.members],
             steps=point.depth,
-            _fast=[],
         )
         errors = replace(
             self.fit_errors,
@@ -126,11 +125,9 @@ class AdaptedModel:
 
         Sums are pooled, no fields; see the documentation for what an artifact reveals.
         """
-        for name, mine, theirs in (
-            ("source", self.provenance["source"], other.provenance["source"]),
-            ("repair modules", self._modules_fingerprint(), other._modules_fingerprint()),
-        ):
-            if mine != theirs:
+        modules = self._modules_fingerprint() == other._modules_fingerprint()
+        for name, same in (("source", self._same_source(other)), ("repair modules", modules)):
+            if not same:
                 raise FingerprintError(
                     f"`other` has another {name}, so its sums describe other columns. Merge fits "
                     "of one source and one set of modules."
@@ -146,6 +143,13 @@ class AdaptedModel:
             windows=self.fit_errors.windows + other.fit_errors.windows,
         )
         return replace(self, ensemble=pooled, fit_errors=errors, provenance=provenance)
+
+    @torch.no_grad()
+    def _same_source(self, other: "AdaptedModel") -> bool:
+        """By weights, and by the answer to a history but for the bits that machines differ in."""
+        if operator_identity(self.source) != operator_identity(other.source):
+            return False
+        return same_answer(self.source(self.probe), other.source(self.probe))
 
     @property
     def identity(self) -> str:

@@ -1,5 +1,14 @@
-"""StoredModel: an artifact read without its source, for everything that predicts nothing new."""
+"""StoredModel: an artifact read without its source, for everything that predicts nothing new.
 
+The manifest lists the hash of every file and is covered by a hash of its own, so a single changed
+bit anywhere is noticed. What files say is still held against each other: an artifact may come from
+anybody, with all hashes right.
+"""
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +18,15 @@ from r2no._types import PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.data.window import Fields
 from r2no.ensemble import DepthErrors, SpectralEnsemble, Verdict
-from r2no.errors import FileDamagedError
+from r2no.errors import FileDamagedError, FingerprintError, R2NOError
 from r2no.spectral import FourierCells
 
 MANIFEST = "manifest.json"
-FORMAT = "r2no.artifact/2"
-_READABLE = ("r2no.artifact/1", FORMAT)
+FORMAT = "r2no.artifact/3"
+_UNSEALED = ("r2no.artifact/1", "r2no.artifact/2")
+_READABLE = (*_UNSEALED, FORMAT)
+_SEAL = "0" * 64  # stands for the manifest's hash while that is computed
+_LARGEST = 64 * 2**20  # bytes of a manifest
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,59 +60,185 @@ def read_stored(path: PathLike) -> StoredModel:
     """Read an artifact's fit; no source is needed and no network is built.
 
     Raises:
-        FileDamagedError: if a file is missing or its hash differs from the manifest's.
+        FileDamagedError: if a file is missing, its hash differs from the manifest's, or files
+            contradict each other.
     """
     folder = Path(path)
     manifest = verified_manifest(folder)
-    context, extra = storage.load_tensors(folder / "context.safetensors")
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in manifest["fields"].items()
+    with understood(folder):
+        context, extra = storage.load_tensors(folder / "context.safetensors")
+        fields = _fields(manifest["fields"])
+        settings = AdaptSettings(**manifest["settings"])
+        ensemble = SpectralEnsemble.load(folder / "ensemble.safetensors")
+        errors = DepthErrors(
+            FourierCells.from_state({"index": context["bands"]}, extra["bands"]),
+            fields.measured,
+            context["depth_errors"],
+            windows=_whole("windows", extra["windows"]),
+            frames=_whole("frames", extra["frames"]),
+        )
+        stored = StoredModel(
+            ensemble, errors, fields, settings, dict(manifest["provenance"]), manifest
+        )
+        _check_agreement(stored)
+    return stored
+
+
+@contextlib.contextmanager
+def understood(folder: Path) -> Iterator[None]:
+    """Name the artifact in whatever goes wrong while its content is put together."""
+    try:
+        yield
+    except (FileDamagedError, FingerprintError):
+        raise
+    except (R2NOError, ArithmeticError, AssertionError, AttributeError, LookupError) as error:
+        raise _contradicts(folder, error) from error
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise _contradicts(folder, error) from error
+
+
+def _contradicts(folder: Path, error: Exception) -> FileDamagedError:
+    reason = (str(error).splitlines() or [""])[0][:300]
+    return FileDamagedError(
+        f"`{folder}` is no sound artifact: its files contradict each other or lack something "
+        f"({type(error).__name__}: {reason}). Restore it from a copy, or save the model again."
+    )
+
+
+def _fields(content: dict[str, Any]) -> Fields:
+    parts: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
     }
-    errors = DepthErrors(
-        FourierCells.from_state({"index": context["bands"]}, extra["bands"]),
-        fields["measured"],
-        context["depth_errors"],
-        windows=extra["windows"],
-        frames=extra["frames"],
-    )
-    return StoredModel(
-        SpectralEnsemble.load(folder / "ensemble.safetensors"),
-        errors,
-        Fields(**fields),
-        AdaptSettings(**manifest["settings"]),
-        manifest["provenance"],
-        manifest,
-    )
+    fields = Fields(**parts)
+    for name, number in (("history_frames", fields.history_frames), ("grid", len(fields.grid))):
+        _whole(name, number, least=1)
+    for name, numbers in (("grid", fields.grid), ("measured", fields.measured)):
+        for number in numbers:
+            _whole(name, number)
+    _whole("horizon_frames", fields.horizon_frames, least=1)
+    for name in ("channels", "conditioning", "units"):
+        if not all(isinstance(text, str) for text in getattr(fields, name)):
+            raise ValueError(f"`{name}` must hold names")
+    if len(set(fields.channels)) < len(fields.channels) or len(set(fields.measured)) < len(
+        fields.measured
+    ):
+        raise ValueError("a channel is named twice")
+    steps = (*fields.spacing, fields.time_step)
+    if not all(isinstance(step, (int, float)) and 0 < abs(step) < math.inf for step in steps):
+        raise ValueError("`spacing` and `time_step` must be finite and not zero")
+    return fields
+
+
+def _whole(name: str, value: Any, *, least: int = 0) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(f"`{name}` must be a whole number from {least} on, but is {value!r}")
+    return value
+
+
+def _check_agreement(stored: StoredModel) -> None:
+    """Raise unless settings, fields, columns and errors by depth speak of one model."""
+    fields, settings, ensemble = stored.fields, stored.settings, stored.ensemble
+    columns, errors = ensemble.columns_, stored.fit_errors
+    assert columns is not None
+    members, steps = settings.members, settings.repair.steps
+    bands = errors.cells.num_cells
+    expected = (members, steps + 1, bands, len(fields.measured))
+    found = {
+        "errors by depth": (tuple(errors.squared.shape), expected),
+        "grid of the cells": (ensemble.cells.grid, fields.grid),
+        "grid of the bands": (errors.cells.grid, fields.grid),
+        "measured channels": (ensemble.measured, fields.measured),
+        "members": (columns.members, members),
+    }
+    for name, (value, wanted) in found.items():
+        if value != wanted:
+            raise ValueError(f"{name}: {value} instead of {wanted}")
+    if columns.depths[-1] > steps:
+        raise ValueError(f"depth {columns.depths[-1]} of {steps} steps")
+    if not bool(errors.squared.isfinite().all()):
+        raise ValueError("errors by depth are not finite")
 
 
 def verified_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of an artifact whose files all have their hashes."""
-    if not (folder / MANIFEST).is_file():
+    path = folder / MANIFEST
+    if not path.is_file():
         raise FileDamagedError(
             f"`{folder}` has no {MANIFEST}: it is not an artifact, or writing it was cut short. "
             "Save the model again."
         )
-    manifest: dict[str, Any] = storage.read_json(folder / MANIFEST)
-    if manifest.get("format") not in _READABLE:
+    if path.stat().st_size > _LARGEST:
+        raise FileDamagedError(f"`{path}` is larger than any manifest. Restore it from a copy.")
+    manifest = storage.read_json(path)
+    if not isinstance(manifest, dict) or manifest.get("format") not in _READABLE:
+        kind = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
         raise FileDamagedError(
-            f"`{folder}` is of format {manifest.get('format')!r}, but this version reads "
+            f"`{folder}` is of format {kind!r}, but this version reads "
             f"{' and '.join(map(repr, _READABLE))}. Update r2no."
         )
-    for name, expected in manifest["files"].items():
-        if not (folder / name).is_file() or storage.file_sha256(folder / name) != expected:
-            raise FileDamagedError(
-                f"`{folder / name}` is missing or was changed after it was written. "
-                "Restore the folder from a copy."
-            )
+    _check_seal(path, manifest)
+    files, settings = manifest.get("files"), manifest.get("settings")
+    if not isinstance(files, dict) or not isinstance(settings, dict):
+        raise FileDamagedError(f"`{path}` lists no files or no settings. Restore it from a copy.")
+    members = settings.get("members")
+    needed = {"ensemble.safetensors", "context.safetensors"}
+    if type(members) is int and 0 < members <= len(files):
+        needed |= {f"repair-{number}.safetensors" for number in range(members)}
+    if missing := sorted(needed - set(files)):
+        raise FileDamagedError(f"`{path}` does not list {missing}. Restore it from a copy.")
+    for name, expected in files.items():
+        plain = Path(name).name == name and name != MANIFEST
+        if not plain or not (folder / name).is_file():
+            raise _changed(folder / name)
+        if storage.file_sha256(folder / name) != expected:
+            raise _changed(folder / name)
     return manifest
 
 
+def _changed(path: Path) -> FileDamagedError:
+    return FileDamagedError(
+        f"`{path}` is missing or was changed after it was written. Restore the folder from a copy."
+    )
+
+
+def _check_seal(path: Path, manifest: dict[str, Any]) -> None:
+    seal = manifest.get("sha256")
+    if seal is None and manifest["format"] in _UNSEALED:
+        return
+    text = path.read_text()
+    if not isinstance(seal, str) or _sealed(text.replace(seal, _SEAL, 1)) != seal:
+        raise _changed(path)
+
+
+def _sealed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write a manifest with the hash of itself, which stands for every bit of it."""
+    rest = {name: value for name, value in manifest.items() if name not in ("format", "sha256")}
+    text = storage.json_text({"format": FORMAT, "sha256": _SEAL, **rest})
+    storage.write_bytes(folder / MANIFEST, text.replace(_SEAL, _sealed(text), 1).encode())
+
+
+def listed_files(folder: Path) -> set[str]:
+    """Files that belong to the artifact in a folder, if there is a readable one."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        return set()
+    try:
+        files = storage.read_json(path).get("files", {})
+    except (FileDamagedError, AttributeError):
+        return {MANIFEST}
+    return {MANIFEST, *map(str, files)}
+
+
 def store_beside(path: PathLike, name: str, content: Any) -> Path:
-    """Add a JSON file to an artifact and list its hash in the manifest."""
+    """Add a JSON file to an artifact and list its hash in the manifest; both or nothing."""
     folder = Path(path)
-    manifest = verified_manifest(folder)
-    storage.write_json(folder / name, content)
-    manifest["files"] = {**manifest["files"], name: storage.file_sha256(folder / name)}
-    storage.write_json(folder / MANIFEST, manifest)
+    with storage.atomic_folder(folder) as sibling:
+        manifest = verified_manifest(sibling)
+        storage.write_json(sibling / name, content)
+        files = {**manifest["files"], name: storage.file_sha256(sibling / name)}
+        write_manifest(sibling, {**manifest, "files": files})
     return folder / name

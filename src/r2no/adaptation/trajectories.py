@@ -5,7 +5,8 @@ computed twice and none is kept longer than it is needed.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -35,12 +36,14 @@ class Trajectories:
     of_field: Normaliser
     steps: int
     step_size: float
-    _fast: list[RepairUNet] = field(default_factory=list)
+
+    @cached_property
+    def _fast(self) -> tuple[RepairUNet, ...]:
+        """The modules with their normalisation folded in; made whole, then kept, by any thread."""
+        return tuple(module.folded() for module in self.modules)
 
     def __call__(self, history: Tensor, source: Tensor) -> Iterator[tuple[int, int, Tensor]]:
         """Yield (member, depth, iterate) for depths 1..L of each member in turn, physical units."""
-        if not self._fast:
-            self._fast.extend(module.folded() for module in self.modules)
         normal_history, start = self.of_history(history), self.of_field(source)
         for member, module in enumerate(self._fast):
             loop = repair_steps(

@@ -1,13 +1,14 @@
 """Forecast files: NetCDF or Zarr, written block by block, and gone on with after a kill.
 
-Everything is written under ``<name>.part`` and renamed at the end, so a file under its own name is
-complete. A NetCDF file is laid out first, with its coordinates and room for the values; then only
-raw bytes are put where the values belong, and no kill can damage its structure.
+Everything is written under ``<name>.part`` and takes the name at the end, so a file under its own
+name is complete, and an older one stays until then. A NetCDF file is laid out first, with its
+coordinates and room for the values; then only raw bytes are put where the values belong, and no
+kill can damage its structure. One process writes a forecast at a time; a second one waits for it.
 """
 
 import os
-import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ import xarray as xr
 from r2no import storage
 from r2no._types import PathLike
 from r2no.errors import ConfigError, StorageError
+from r2no.locks import sole_writer
 
 KEY = "r2no_key"
 _SUFFIXES = (".nc", ".zarr")
@@ -71,21 +73,33 @@ class ForecastFile:
         self._part = self.path.with_name(self.path.name + ".part")
         self._note = self.path.with_name(self.path.name + ".part.json")
         self._key = key
+        self._plan = (layout, variables, dims, rows)
+        self._overwrite = overwrite
         self._sink: _Sink | None = None
+        self._sole = ExitStack()
         self.rows = layout.sizes[dims[0]]
-        self.done = self._find_done(overwrite)
+        self.done = 0
+
+    def __enter__(self) -> "ForecastFile":
+        with ExitStack() as stack:
+            stack.enter_context(sole_writer(self.path))
+            self._open()
+            self._sole = stack.pop_all()
+        return self
+
+    def _open(self) -> None:
+        layout, variables, dims, rows = self._plan
+        self.done = self._find_done(self._overwrite)
         if self.done < self.rows:
             kind = _NetCDF if self.path.suffix == ".nc" else _Zarr
             if self.done == 0:
                 self._begin(kind, layout, variables, dims, rows)
             self._sink = kind(self._part, tuple(variables), storage.read_json(self._note))
 
-    def __enter__(self) -> "ForecastFile":
-        return self
-
     def __exit__(self, *_: object) -> None:
-        if self._sink is not None:
-            self._sink.close()
+        with self._sole:
+            if self._sink is not None:
+                self._sink.close()
 
     def write(self, values: Mapping[str, np.ndarray]) -> None:
         """Write the next rows."""
@@ -100,18 +114,24 @@ class ForecastFile:
     def save(self) -> None:
         """Make sure that what has been written survives, and note how far it goes."""
         assert self._sink is not None
-        self._sink.sync()
+        try:
+            self._sink.sync()
+        except OSError as error:
+            raise self._storage_error(error) from error
         note = storage.read_json(self._note)
         storage.write_json(self._note, {**note, "rows": self.done})
 
     def finish(self) -> Path:
         """Give the file its name; all rows must have been written."""
         if self._sink is not None:
-            self._sink.sync()
-            self._sink.complete()
-            self._sink.close()
-            _remove(self.path)
-            os.replace(self._part, self.path)
+            try:
+                self._sink.sync()
+                self._sink.complete()
+                self._sink.close()
+                storage.take_place(self._part, self.path)
+            except OSError as error:
+                raise self._storage_error(error) from error
+            self._sink = None
         self._note.unlink(missing_ok=True)
         return self.path
 
@@ -128,7 +148,7 @@ class ForecastFile:
         if not (self._part.exists() and self._note.exists()):
             return 0
         note = storage.read_json(self._note)
-        return int(note["rows"]) if note["key"] == self._key else 0
+        return int(note["rows"]) if note.get("key") == self._key else 0
 
     def _begin(
         self,
@@ -140,15 +160,15 @@ class ForecastFile:
     ) -> None:
         try:
             self._note.unlink(missing_ok=True)
-            _remove(self._part)
+            storage.remove(self._part)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             layout = layout.assign_attrs({KEY: self._key})
             details = kind.create(self._part, layout, variables, dims, rows)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # HDF5 reports a full disk as the latter
             raise self._storage_error(error) from error
         storage.write_json(self._note, {"key": self._key, "rows": 0, **details})
 
-    def _storage_error(self, error: OSError) -> StorageError:
+    def _storage_error(self, error: Exception) -> StorageError:
         return StorageError(
             f"Could not write `{self._part}`: {error}. Free some space or choose a writable "
             "folder, then run the same command again: it goes on where it stopped."
@@ -160,7 +180,7 @@ class _NetCDF:
 
     def __init__(self, part: Path, names: tuple[str, ...], note: dict[str, Any]) -> None:
         self._offsets = note["offsets"]
-        self._file = part.open("r+b")
+        self._file = part.open("r+b", buffering=0)  # so that a full disk is met in `write`
 
     @staticmethod
     def create(
@@ -189,10 +209,11 @@ class _NetCDF:
         for name, rows in values.items():
             content = np.ascontiguousarray(rows, dtype="<f4")
             self._file.seek(self._offsets[name] + start * content[0].nbytes)
-            self._file.write(content.tobytes())
+            left = memoryview(content.tobytes())
+            while left:
+                left = left[self._file.write(left) :]
 
     def sync(self) -> None:
-        self._file.flush()
         os.fsync(self._file.fileno())
 
     def complete(self) -> None:
@@ -269,10 +290,3 @@ def _stored_key(path: Path) -> str | None:
             return data.attrs.get(KEY)
     except (OSError, ValueError):  # something else that merely has this name
         return None
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -15,7 +16,7 @@ from r2no.data.names import nearest
 from r2no.data.recordings import Recording
 from r2no.data.splits import By, Splits, allot, time_blocks
 from r2no.errors import ConfigError, EmptySplitError, UnknownNameError
-from r2no.storage import fingerprint
+from r2no.storage import content_sha256, fingerprint
 
 _CHEAP = 2**28  # bytes that are counted without being asked
 
@@ -103,14 +104,16 @@ class Measurements:
 
     @property
     def identity(self) -> str:
-        """A quick hash: names, coordinates, ends of each recording, sizes and dates of files.
+        """A hash of the content: of files their bytes, of data in memory their values.
 
-        Of data in memory, which have no date, all values are read.
-
-        For going on with a stopped run without reading everything; ``windows().fingerprint`` is
-        the hash of all values.
+        Dates and folders do not count, so copies are the same data. ``windows().fingerprint`` is
+        the hash of the values of certain windows.
         """
-        return fingerprint(self.channels, self.mask, [r.identity() for r in self.recordings])
+        files = {recording.file for recording in self.recordings if Path(recording.file).exists()}
+        hashes = {file: content_sha256(file) for file in files}
+        return fingerprint(
+            self.channels, self.mask, [r.identity(hashes.get(r.file)) for r in self.recordings]
+        )
 
     def describe(self, *, count: bool | None = None) -> str:
         """How the data were understood, in a few lines.

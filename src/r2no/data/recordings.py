@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import xarray as xr
@@ -46,13 +45,15 @@ class Recording:
     constants: tuple[float, ...]
     ignored: Mapping[str, str]
 
-    def identity(self) -> list[Any]:
-        """What tells it from another; of files, which have dates, only the ends are read."""
+    def identity(self, file_hash: str | None) -> list[Any]:
+        """What tells its content from another's, wherever it lies and whenever it was copied.
+
+        ``file_hash`` is of its file's bytes; without one its values are read.
+        """
         times = None if self.time.variable is None else self.time.variable.values.astype(str)
-        content: list[Any] = [self.values, self.valid]
-        if dates := _dates(self.file):
-            content = [self.values[:1], self.values[-1:]]
-        return [self.name, list(self.values.shape), times, content, self.constants, dates]
+        content = [self.values, self.valid] if file_hash is None else file_hash
+        place = self.name.removeprefix(self.file)  # along the trajectory dimension
+        return [place, list(self.values.shape), times, content, self.constants]
 
 
 def read_recordings(
@@ -236,14 +237,6 @@ def _mask(data: xr.Dataset, name: str, dims: Sequence[str], where: str) -> LazyT
     if missing:
         variable = variable.set_dims({**missing, **variable.sizes})
     return LazyTrajectory.of([Part(variable)], dims)
-
-
-def _dates(file: str) -> list[tuple[int, int]]:
-    """Size and date of change of a file, or of all files in a folder."""
-    path = Path(file)
-    inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-    found = [one.stat() for one in inside if one.is_file()]
-    return [(one.st_size, one.st_mtime_ns) for one in found]
 
 
 def _constant(data: xr.Dataset, name: str, where: str) -> float:

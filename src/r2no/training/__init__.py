@@ -8,7 +8,13 @@ from r2no.training.backbone import train_operator
 from r2no.training.checkpoints import benchmark_history, load_operator, save_operator
 from r2no.training.config import TrainSettings
 from r2no.training.engine import TrainResult, optimise
-from r2no.training.operator import Persistence, PhysicalOperator, operator_fingerprint
+from r2no.training.operator import (
+    Persistence,
+    PhysicalOperator,
+    operator_fingerprint,
+    operator_identity,
+    same_answer,
+)
 from r2no.training.parallel import side_by_side
 from r2no.training.progress import Reporter
 from r2no.training.repair import train_repair
@@ -25,7 +31,9 @@ __all__ = [
     "cached_source",
     "load_operator",
     "operator_fingerprint",
+    "operator_identity",
     "optimise",
+    "same_answer",
     "save_operator",
     "side_by_side",
     "train_operator",

@@ -52,7 +52,6 @@ def train_operator(
         "backbone",
         train.fingerprint,
         validation.fingerprint,
-        operator.state_dict(),
         measured_only,
     )
     network: nn.Module = operator.network
@@ -72,6 +71,7 @@ def train_operator(
         title=title,
         reporter=reporter,
         on_epoch=getattr(train, "set_epoch", None),  # new masks and noise in each epoch
+        alike=[value for each in normalise for value in (each.shift, each.scale)],
     )
 
 

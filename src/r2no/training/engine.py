@@ -1,31 +1,37 @@
 """One optimisation loop for backbones and repair modules, resumable in the middle of an epoch.
 
-Everything a run depends on is either in its key (settings, data, initial weights) or in its one
-state file: weights, optimiser moments, random state, position, best score and running means. So a
-run that is killed and started again ends in the same bits as one that was not.
+Everything a run depends on is either in its key (settings, data) or in its one state file: weights,
+optimiser moments, random state, position, best score and running means. So a run that is killed
+and started again ends in the same bits as one that was not. What was computed before the run and
+may differ in its last bits on another machine, initial weights and normalisers, is compared with a
+tolerance, so a run also goes on there.
 """
 
+import contextlib
 import csv
 import io
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from r2no import storage
 from r2no._types import Number, PathLike
 from r2no.errors import EmptySplitError, FingerprintError, NonFiniteError
+from r2no.locks import sole_writer
 from r2no.training import distributed
 from r2no.training.config import TrainSettings
 from r2no.training.progress import Reporter
 
 _STATE, _BEST, _LOG = "state.safetensors", "best.safetensors", "log"
-_FORMAT = "r2no.training/1"
+_FORMAT = "r2no.training/2"
+_SAME_BEGIN = 1e-4  # of a tensor's norm; rounding on another machine changes less
 _SAVE_SHARE = 20  # training lasts at least so many times as long as saving
 
 #: Loss of a batch of window numbers, with terms to log.
@@ -78,11 +84,12 @@ def optimise(
     reporter: Reporter | None = None,
     save_seconds: Number = 5.0,
     on_epoch: Callable[[int], None] | None = None,
+    alike: Sequence[Tensor] = (),
 ) -> TrainResult:
     """Minimise ``loss`` over ``size`` windows and leave the best weights in ``module``.
 
     Args:
-        module: Trained in place; its initial weights belong to ``key``.
+        module: Trained in place; a run that goes on must begin with the same weights.
         loss: Loss of a batch of window numbers, averaged over the batch.
         validate: Score of the current weights, lower is better; runs in evaluation mode. Other
             scores may come with it, as a pair, and go to the log.
@@ -94,6 +101,7 @@ def optimise(
         reporter: Where progress is shown.
         save_seconds: Time between two saves of the state, longer where saving itself is slow.
         on_epoch: Told the number of each epoch before its first batch, also after a resume.
+        alike: Tensors that must be the same, but for rounding, for a run to go on.
 
     Raises:
         NonFiniteError: if the loss or a score stops being finite.
@@ -103,13 +111,28 @@ def optimise(
         raise EmptySplitError("The training split holds no windows. Give at least one trajectory.")
     folder, reporter = Path(folder), reporter or Reporter(quiet=True)
     key = storage.fingerprint(key, settings.model_dump(mode="json"))
+    begin = _sketch([*module.state_dict().values(), *alike])
     kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
     optimiser = kind(module.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        state = _resume(folder, key, module, optimiser)
-        run = _Run(module, optimiser, loss, validate, settings, size, key, folder, state, on_epoch)
-        run.advance(title, reporter, save_seconds)
+        with sole_writer(folder) if distributed.is_main() else contextlib.nullcontext():
+            storage.remove_temporaries(folder)
+            state = _resume(folder, key, begin, module, optimiser)
+            run = _Run(
+                module,
+                optimiser,
+                loss,
+                validate,
+                settings,
+                size,
+                key,
+                begin,
+                folder,
+                state,
+                on_epoch,
+            )
+            run.advance(title, reporter, save_seconds)
     distributed.barrier()
     best, _ = storage.load_tensors(folder / _BEST)
     module.load_state_dict(best)
@@ -126,6 +149,7 @@ class _Run:
     settings: TrainSettings
     size: int
     key: str
+    begin: Tensor
     folder: Path
     state: _State
     on_epoch: Callable[[int], None] | None
@@ -218,6 +242,7 @@ class _Run:
             for name, value in entries.items():
                 tensors[f"optimiser.{number}.{name}"] = torch.as_tensor(value)
         tensors["random"] = torch.get_rng_state()
+        tensors["begin"] = self.begin
         tensors["losses"] = torch.tensor(state.losses, dtype=torch.float64)
         metadata = {
             "format": _FORMAT,
@@ -239,12 +264,37 @@ class _Run:
         return f"score {state.log[-1]['score']:.5g}, best {state.best_score:.5g}"
 
 
-def _resume(folder: Path, key: str, module: nn.Module, optimiser: torch.optim.Optimizer) -> _State:
+def _sketch(tensors: Sequence[Tensor]) -> Float[Tensor, " number"]:
+    """A few numbers of each tensor: its size, its norm and sixteen values spread over it."""
+    numbers: list[float] = []
+    for tensor in tensors:
+        plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        flat = plain.detach().reshape(-1).double().cpu()
+        places = torch.linspace(0, max(len(flat) - 1, 0), 16).round().long()
+        values = flat[places] if len(flat) else flat.new_zeros(16)
+        numbers += [float(len(flat)), float(flat.norm()), *values.tolist()]
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def _same_begin(first: Tensor, second: Tensor) -> bool:
+    if first.shape != second.shape:
+        return False
+    scale = first.unflatten(0, (-1, 18))[:, 1:].abs().amax(1).repeat_interleave(18)
+    return bool(((first - second).abs() <= _SAME_BEGIN * scale + 1e-12).all())
+
+
+def _resume(
+    folder: Path,
+    key: str,
+    begin: Tensor,
+    module: nn.Module,
+    optimiser: torch.optim.Optimizer,
+) -> _State:
     """Load the folder's state, if any, into module, optimiser and random generator."""
     if not (folder / _STATE).exists():
         return _State()
     tensors, saved = storage.load_tensors(folder / _STATE)
-    if saved.get("key") != key:
+    if saved.get("key") != key or not _same_begin(tensors.get("begin", begin[:0]), begin):
         raise FingerprintError(
             f"`{folder}` holds a training run with other settings, data or initial weights. "
             "Give another folder, or delete this one to start over."
@@ -275,7 +325,7 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _write_log(folder: Path, rows: list[dict[str, Any]]) -> None:
     """The log as JSON lines and as CSV, one row per validation."""
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    lines = "".join(json.dumps(storage.strict_json(row), allow_nan=False) + "\n" for row in rows)
     storage.write_bytes(folder / f"{_LOG}.jsonl", lines.encode())
     if rows:
         text = io.StringIO()

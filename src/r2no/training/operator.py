@@ -10,6 +10,9 @@ from r2no import storage
 from r2no._types import Operator
 from r2no.data.normalise import Normaliser
 
+#: Largest difference between two answers, relative to the largest value, that rounding explains.
+SAME_ANSWER = 1e-4
+
 
 class PhysicalOperator(nn.Module):
     """A network between normalisers: physical history in, physical prediction out."""
@@ -44,20 +47,33 @@ class Persistence(nn.Module):
         return last.expand(-1, self.horizon, *[-1] * (history.ndim - 2)).contiguous()
 
 
-def operator_fingerprint(operator: Operator, probe: Tensor) -> str:
-    """Hash of an operator: its state, where it has one, and its answer to ``probe``.
+def operator_identity(operator: Operator) -> str:
+    """Hash of what an operator is made of, whatever the machine: not of its answers.
 
-    A plain callable has no state to hash, so what it answers to the first window identifies it,
-    and its attribute ``fingerprint`` if it has one.
+    A plain callable has no state to hash; its attribute ``fingerprint``, if it has one, identifies
+    it, else only its answers do (:func:`same_answer`).
+    """
+    return storage.fingerprint(operator_state(operator), *_own_fingerprint(operator))
+
+
+def same_answer(first: Tensor, second: Tensor) -> bool:
+    """Whether two answers are one but for rounding on another processor, or by more threads."""
+    if first.shape != second.shape:
+        return False
+    first, second = first.detach().cpu().double(), second.detach().cpu().double()
+    finite = second[second.isfinite()]
+    scale = float(finite.abs().max()) if len(finite) else 0.0
+    return torch.allclose(first, second, rtol=0, atol=SAME_ANSWER * scale, equal_nan=True)
+
+
+def operator_fingerprint(operator: Operator, probe: Tensor) -> str:
+    """Hash of an operator and of the bits of its answer to ``probe``; of use on one machine only.
+
+    Artifacts of format 1 know their source by it.
     """
     with torch.no_grad():
         answer = operator(probe)
     return storage.fingerprint(operator_state(operator), answer, *_own_fingerprint(operator))
-
-
-def operator_identity(operator: Operator) -> str:
-    """Hash of what an operator is made of, whatever the machine: not of its answers."""
-    return storage.fingerprint(operator_state(operator), *_own_fingerprint(operator))
 
 
 def _own_fingerprint(operator: Operator) -> list[str]:

@@ -63,8 +63,6 @@ def train_repair(
         fit[0].fingerprint,
         cache.path.name,
         fit[1].path.name,
-        module.state_dict(),
-        [of_history.shift, of_history.scale, of_field.shift, of_field.scale],
         repr(objective),
     )
     return optimise(
@@ -77,6 +75,7 @@ def train_repair(
         folder=folder,
         title=title,
         reporter=reporter,
+        alike=[of_history.shift, of_history.scale, of_field.shift, of_field.scale],
     )
 
 

@@ -1,5 +1,18 @@
-"""SourceCache: the frozen operator's predictions, computed once per window and shared on disk."""
+"""SourceCache: the frozen operator's predictions, computed once per window and shared on disk.
 
+A cache is a pair of files. ``h0-<key>-<n>.npy`` holds the predictions; beside it, under the same
+name, a safetensors file holds how many are there, a checksum of each, and what the source answered
+to the first window. The key is of content: the source's weights, the data and the batch size. What
+an operator answers differs in its last bits between processors and numbers of threads, so answers
+are compared with a tolerance; operators without weights that answer otherwise get the next n.
+"""
+
+import io
+import itertools
+import math
+import os
+import shutil
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +22,16 @@ from torch import Tensor
 from r2no import storage
 from r2no._types import Operator, PathLike
 from r2no.data.window import Windows, batches
-from r2no.errors import FileDamagedError, NonFiniteError, ShapeError, StorageError
+from r2no.errors import (
+    FileDamagedError,
+    NonFiniteError,
+    R2NOError,
+    ShapeError,
+    StorageError,
+)
+from r2no.locks import sole_writer
 from r2no.training import distributed
-from r2no.training.operator import operator_fingerprint
+from r2no.training.operator import operator_identity, same_answer
 from r2no.training.progress import Reporter
 
 _SAVE_EVERY = 16  # batches between two notes of how far the file is filled
@@ -23,17 +43,41 @@ class SourceCache:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._values: np.ndarray | None = None
+        self._checks: np.ndarray | None = None
+        self._checked: set[int] = set()
 
     def __getitem__(self, numbers: list[int] | range) -> Tensor:
-        """Predictions of the windows with these numbers."""
+        """Predictions of the windows with these numbers; each is checked when first read."""
+        values = self._open()
+        rows = np.array(values[list(numbers)])
+        for number, row in zip(numbers, rows, strict=True):
+            if number not in self._checked:
+                self._check(number, row)
+        return torch.from_numpy(rows)
+
+    def _open(self) -> np.ndarray:
         if self._values is None:
+            tensors, _ = storage.load_tensors(_note(self.path))
             try:
-                self._values = np.load(self.path, mmap_mode="r")
+                values = np.load(self.path, mmap_mode="r")
             except (ValueError, EOFError, OSError) as error:
-                raise FileDamagedError(
-                    f"`{self.path}` is damaged ({error}). Delete it to have it made again."
-                ) from error
-        return torch.from_numpy(np.array(self._values[list(numbers)]))
+                raise self._damaged(str(error)) from error
+            if len(values) != len(tensors["checks"]):
+                raise self._damaged(f"{len(values)} windows, {len(tensors['checks'])} checksums")
+            self._checks, self._values = tensors["checks"].numpy(), values
+        return self._values
+
+    def _check(self, number: int, row: np.ndarray) -> None:
+        assert self._checks is not None
+        if zlib.crc32(row.tobytes()) != int(self._checks[number]):
+            raise self._damaged(f"window {number} changed after it was written")
+        self._checked.add(number)
+
+    def _damaged(self, reason: str) -> FileDamagedError:
+        return FileDamagedError(
+            f"`{self.path}` is damaged ({reason}). Delete it and `{_note(self.path).name}` to have "
+            "them made again."
+        )
 
 
 def cached_source(
@@ -47,48 +91,114 @@ def cached_source(
 ) -> SourceCache:
     """Predict every window of a split once, or reuse the file made before.
 
-    The file's name is a fingerprint of the source and the data, so a changed network or data set
-    never meets an old prediction. A killed run continues where it stopped.
+    A changed network or data set never meets an old prediction. A killed run continues where it
+    stopped, here or on another machine. A second process waits for the first.
     """
     reporter = reporter or Reporter(quiet=True)
     first = next(iter(batches(windows, 1)))[1]
-    key = storage.fingerprint(
-        operator_fingerprint(source, first.history), windows.fingerprint, batch_size
-    )
-    path = Path(folder) / f"h0-{key[:24]}.npy"
-    if not path.exists() and distributed.is_main():
-        _fill(source, windows, path, batch_size, title, reporter)
+    key = storage.fingerprint(operator_identity(source), windows.fingerprint, batch_size)
+    shape = _shape(windows)
+    answer = torch.from_numpy(_checked(source, first.history, shape))
+    if distributed.is_main():
+        with sole_writer(Path(folder) / f"h0-{key[:24]}"):
+            path = _place(Path(folder), key, answer)
+            _fill(source, windows, path, answer, batch_size, title, reporter)
     distributed.barrier()
-    return SourceCache(path)
+    return SourceCache(_place(Path(folder), key, answer))
+
+
+def _shape(windows: Windows) -> tuple[int, ...]:
+    fields = windows.fields
+    return (len(windows), fields.horizon_frames, *fields.grid, len(fields.channels))
+
+
+def _note(path: Path) -> Path:
+    return path.with_suffix(".safetensors")
+
+
+def _place(folder: Path, key: str, answer: Tensor) -> Path:
+    """The file of this key whose source answered alike, or the first name that is free."""
+    for number in itertools.count():
+        path = folder / f"h0-{key[:24]}-{number}.npy"
+        if not _note(path).exists():
+            return path
+        if same_answer(storage.load_tensors(_note(path))[0]["answer"], answer):
+            return path
+    raise AssertionError  # count() does not end
 
 
 def _fill(
-    source: Operator, windows: Windows, path: Path, batch_size: int, title: str, reporter: Reporter
+    source: Operator,
+    windows: Windows,
+    path: Path,
+    answer: Tensor,
+    batch_size: int,
+    title: str,
+    reporter: Reporter,
 ) -> None:
-    fields = windows.fields
-    shape = (len(windows), fields.horizon_frames, *fields.grid, len(fields.channels))
-    partial, note = path.with_suffix(".partial.npy"), path.with_suffix(".partial.json")
-    done = storage.read_json(note)["windows"] if note.exists() and partial.exists() else 0
+    """Append what is missing; the note is written after the rows it speaks of are on the disk."""
+    shape, checks = _shape(windows), _noted(path)
+    if len(checks) == len(windows):
+        return
+    done, header, row_size = len(checks), _header(shape), 4 * math.prod(shape[1:])
+    _check_space(path, len(header) + row_size * len(windows))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        mode = "r+" if done else "w+"
-        values = np.lib.format.open_memmap(partial, mode=mode, dtype=np.float32, shape=shape)
-        with reporter.step(title, len(windows)) as step, torch.no_grad():
-            step.advance(done)
-            for position, (numbers, window) in enumerate(batches(windows, batch_size)):
-                if numbers.stop <= done:
-                    continue
-                values[numbers.start : numbers.stop] = _checked(source, window.history, shape)
-                if (position + 1) % _SAVE_EVERY == 0:
-                    values.flush()
-                    storage.write_json(note, {"windows": numbers.stop})
-                step.advance(len(numbers))
-        values.flush()
-        del values
-        partial.replace(path)
-        note.unlink(missing_ok=True)
+        with path.open("r+b" if done else "wb") as file:
+            file.truncate(len(header) + done * row_size if done else 0)
+            file.seek(0, os.SEEK_END)
+            file.write(b"" if done else header)
+            with reporter.step(title, len(windows)) as step, torch.no_grad():
+                step.advance(done)
+                for position, (numbers, window) in enumerate(batches(windows, batch_size)):
+                    if numbers.stop <= done:
+                        continue
+                    rows = _checked(source, window.history, shape)
+                    file.write(rows.data)
+                    checks += [zlib.crc32(row.tobytes()) for row in rows]
+                    if (position + 1) % _SAVE_EVERY == 0 or len(checks) == len(windows):
+                        file.flush()
+                        os.fsync(file.fileno())
+                        _write_note(path, checks, answer)
+                    step.advance(len(numbers))
     except OSError as error:
-        raise StorageError(f"Could not write `{path}`: {error}. Free some space.") from error
+        if isinstance(error, R2NOError):
+            raise
+        raise StorageError(
+            f"Could not write `{path}`: {error}. Free some space or choose a writable folder, then "
+            "run the same command again: it goes on where it stopped."
+        ) from error
+
+
+def _noted(path: Path) -> list[int]:
+    """Checksums of the windows that are in the file."""
+    if not (path.exists() and _note(path).exists()):
+        return []
+    checks: list[int] = storage.load_tensors(_note(path))[0]["checks"].tolist()
+    return checks
+
+
+def _write_note(path: Path, checks: list[int], answer: Tensor) -> None:
+    content = {"checks": torch.tensor(checks, dtype=torch.int64), "answer": answer}
+    storage.save_tensors(_note(path), content)
+
+
+def _header(shape: tuple[int, ...]) -> bytes:
+    stream = io.BytesIO()
+    fields = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, fields)
+    return stream.getvalue()
+
+
+def _check_space(path: Path, size: int) -> None:
+    """Refuse at once what will not fit, instead of after hours."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    there = path.stat().st_size if path.exists() else 0
+    free = shutil.disk_usage(path.parent).free
+    if size - there > free:
+        raise StorageError(
+            f"`{path}` needs {(size - there) / 1e9:.3g} GB more, but only {free / 1e9:.3g} GB are "
+            "free there. Free some space or choose another folder."
+        )
 
 
 def _checked(source: Operator, history: Tensor, shape: tuple[int, ...]) -> np.ndarray:
@@ -103,4 +213,4 @@ def _checked(source: Operator, history: Tensor, shape: tuple[int, ...]) -> np.nd
             "`source` returned NaN or infinity. Check its weights and whether it expects "
             "normalised input (wrap it in `PhysicalOperator`)."
         )
-    return prediction.float().cpu().numpy()
+    return np.ascontiguousarray(prediction.float().cpu().numpy())

@@ -60,8 +60,15 @@ def test_cache_notices_changed_files(copy: Path, tmp_path: Path) -> None:
     assert torch.equal(first.history.mean, again.history.mean)
     assert len(list(cache.iterdir())) == 1
     fit_statistics(RealPDEBench(copy, "cylinder"), compat="benchmark", cache=cache)
-    for path in (copy / "cylinder" / "hf_dataset" / "real").glob("*.arrow"):
-        os.utime(path, ns=(1, 1))
+    files = sorted((copy / "cylinder" / "hf_dataset" / "real").glob("*.arrow"))
+    for path in files:
+        os.utime(path, ns=(1, 1))  # as a copy made at another time
+    fit_statistics(RealPDEBench(copy, "cylinder"), cache=cache)
+    assert len(list(cache.iterdir())) == 2
+    for path in files:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
     fit_statistics(RealPDEBench(copy, "cylinder"), cache=cache)
     assert len(list(cache.iterdir())) == 3
 

@@ -147,13 +147,19 @@ class RealPDEBench(Dataset[Window]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of settings, window list and files (size, time of change, sampled bytes)."""
-        return self._identity(with_time=True)
-
-    @cached_property
-    def content_fingerprint(self) -> str:
-        """As ``fingerprint`` without times of change: the same for copies of the same data."""
-        return self._identity(with_time=False)
+        """Hash of settings, window list and files; the same for copies of the same data."""
+        simulated = self.kind == "numerical"
+        settings = {
+            "system": self.system.name,
+            "kind": self.kind,
+            "frames": (self.system.history_frames, self.length),
+            "stride": self.stride,
+            "draws": (self.system.mask_prob, self.noise_scale, self.seed) if simulated else None,
+        }
+        names, starts = zip(*self.pairs, strict=True) if self.pairs else ((), ())
+        stamps = {stamp for name in set(names) for stamp in self.trajectories.stamps(name)}
+        files = sorted(file_identity(stamp) for stamp in stamps)
+        return fingerprint(settings, list(names), np.array(starts, np.int64), files)
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -214,20 +220,6 @@ class RealPDEBench(Dataset[Window]):
             conditioning=self.system.parameters if self.system.conditioned else (),
             time_step=self.system.time_step,
         )
-
-    def _identity(self, *, with_time: bool) -> str:
-        simulated = self.kind == "numerical"
-        settings = {
-            "system": self.system.name,
-            "kind": self.kind,
-            "frames": (self.system.history_frames, self.length),
-            "stride": self.stride,
-            "draws": (self.system.mask_prob, self.noise_scale, self.seed) if simulated else None,
-        }
-        names, starts = zip(*self.pairs, strict=True) if self.pairs else ((), ())
-        stamps = {stamp for name in set(names) for stamp in self.trajectories.stamps(name)}
-        files = [file_identity(stamp, with_time=with_time) for stamp in sorted(stamps)]
-        return fingerprint(settings, list(names), np.array(starts, np.int64), files)
 
 
 def _shared_counter() -> Tensor:

@@ -59,7 +59,7 @@ class Place:
             FORMAT,
             self.config.settings_key(),
             storage.file_sha256(checkpoint),
-            [windows[split].content_fingerprint for split in _SPLITS],
+            [windows[split].fingerprint for split in _SPLITS],
         )
 
     def folder(self, key: str) -> Path:
@@ -170,14 +170,9 @@ def _result(
         "diagnostic": diagnostic(found.errors, model.fit_errors),
         "theory": {"contraction": found.contraction.summary(), "selection": price},
         "cost": _cost(model, found, len(windows["test"])),
-        "data": {split: _content(one) for split, one in windows.items()},
+        "data": {split: one.fingerprint for split, one in windows.items()},
         "versions": versions(),
     }
-
-
-def _content(windows: Windows) -> str:
-    """What identifies the data, the same for copies of them where the data set can say so."""
-    return windows.content_fingerprint if isinstance(windows, RealPDEBench) else windows.fingerprint
 
 
 def _cost(model: AdaptedModel, found: TestPass, windows: int) -> dict[str, Any]:

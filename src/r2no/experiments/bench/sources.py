@@ -35,8 +35,8 @@ def source_config(
     key = storage.fingerprint(
         train.model_dump(mode="json", exclude={"data", "out", "source", "cache"}),
         None if start is None else storage.file_sha256(start),
-        open_windows(train, system, kind, "train").content_fingerprint,
-        open_windows(train, system, "real", "val").content_fingerprint,
+        open_windows(train, system, kind, "train").fingerprint,
+        open_windows(train, system, "real", "val").fingerprint,
     )
     folder = f"{system}-{backbone}-{PARADIGM[source]}-{key[:12]}"
     return train.model_copy(update={"out": config.out / "sources" / folder})

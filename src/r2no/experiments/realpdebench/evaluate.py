@@ -81,6 +81,6 @@ def _circumstances(source: Source, windows: RealPDEBench, protocol: Protocol) ->
         "autoregressive": blocks,
         "compat": protocol.compat,
         "metric_batch": protocol.metric_batch(blocks) or len(windows),
-        "data": windows.content_fingerprint,
+        "data": windows.fingerprint,
         "versions": versions(),
     }

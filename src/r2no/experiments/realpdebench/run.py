@@ -56,7 +56,7 @@ def run_training(config: TrainConfig, *, reporter: Reporter | None = None) -> di
         "preset": row.model_dump(),
         "best_update": result.best_update,
         "best_validation_rmse": result.best_score,
-        "data": {"train": train.content_fingerprint, "val": validation.content_fingerprint},
+        "data": {"train": train.fingerprint, "val": validation.fingerprint},
         "files": _write_checkpoints(config, operator, result),
         "versions": versions(),
     }

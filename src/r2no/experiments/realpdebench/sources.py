@@ -88,11 +88,13 @@ def build_network(backbone: str, windows: RealPDEBench, *, small: bool) -> nn.Mo
 def save_artifact(model: AdaptedModel, source: Source, folder: Path) -> Path:
     """Write an artifact that brings its source, so that it can be scored anywhere."""
     model.provenance |= {"system": source.system, "backbone": source.backbone}
-    path = save_operator(
-        source.operator, folder / SOURCE_FILE, backbone=source.backbone, system=source.system
-    )
-    model.provenance["source_sha256"] = storage.file_sha256(path)
-    return model.save(folder, include_source=False)  # it is written above, with its system
+    with storage.atomic_folder(folder) as sibling:
+        path = save_operator(
+            source.operator, sibling / SOURCE_FILE, backbone=source.backbone, system=source.system
+        )
+        model.provenance["source_sha256"] = storage.file_sha256(path)
+        model.save(sibling, include_source=False)  # it is written above, with its system
+    return folder
 
 
 def open_artifact(config: EvaluateConfig, *, reporter: Reporter) -> tuple[AdaptedModel, Source]:
