@@ -5,20 +5,18 @@ without gradients; times are medians of repeated runs after a warm-up. Weights a
 other processes share the machine, CPU seconds are the fairer number. The reference is the code of
 RealPDEBench itself on a machine of the same kind.
 
-    python -m benchmarks.backbones [--names unet cno] [--repeats 3]
+    python -m benchmarks.backbones [--names unet cno] [--repeats 3] [--brief]
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
-import resource
 import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
+
+from benchmarks import parser, peak_megabytes, print_conditions
 
 REFERENCE_SECONDS = {
     "unet": 24.0,
@@ -28,18 +26,21 @@ REFERENCE_SECONDS = {
     "transolver": 28.0,
     "dpot_s": 0.6,
 }
-SYSTEM, SHAPE = "cylinder", (1, 20, 64, 128, 3)
+SYSTEM, SHAPE, BRIEF_SHAPE = "cylinder", (20, 64, 128, 3), (8, 16, 24, 3)
 
 
-def measure(name: str, repeats: int) -> dict[str, float]:
+def measure(name: str, repeats: int, brief: bool) -> dict[str, float]:
     """Time one network in this process."""
     import torch
 
-    from r2no.backbones import build
+    from r2no.backbones import build, published_config, small_config
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    net, x = build(name, system=SYSTEM).eval(), torch.randn(SHAPE)
+    shape, config = SHAPE, published_config(name, SYSTEM)
+    if brief:
+        shape, config = BRIEF_SHAPE, small_config(name, shape_in=BRIEF_SHAPE, shape_out=BRIEF_SHAPE)
+    net, x = build(name, config=config).eval(), torch.randn(1, *shape)
     wall, cpu = [], []
     with torch.inference_mode():
         for _ in range(1 + repeats):
@@ -47,18 +48,17 @@ def measure(name: str, repeats: int) -> dict[str, float]:
             net(x)
             wall.append(time.perf_counter() - start[0])
             cpu.append(time.process_time() - start[1])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
     return {
         "seconds": statistics.median(wall[1:]),
         "cpu_seconds": statistics.median(cpu[1:]),
-        "gigabytes": peak * unit / 1e9,
+        "gigabytes": peak_megabytes() * 2**20 / 1e9,
     }
 
 
-def measure_apart(name: str, repeats: int) -> dict[str, float]:
+def measure_apart(name: str, repeats: int, brief: bool) -> dict[str, float]:
     """Time one network in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.backbones", "--repeats", str(repeats)]
+    command += ["--brief"] if brief else []
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, "--measure", name], env=environment, check=True, stdout=subprocess.PIPE
@@ -66,41 +66,21 @@ def measure_apart(name: str, repeats: int) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-def machine() -> str:
-    """Processor, system and versions, in a line."""
-    from importlib.metadata import version
-
-    names = [
-        line.partition(":")[2].strip()
-        for line in _lines(Path("/proc/cpuinfo"))
-        if line.startswith("model name")
-    ]
-    processor = names[0] if names else platform.processor() or platform.machine()
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
-    return (
-        f"{processor}, {os.cpu_count()} cores, load {load:.1f}; {platform.system()}; "
-        f"Python {platform.python_version()}, torch {version('torch')}"
-    )
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--names", nargs="+", choices=list(REFERENCE_SECONDS))
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--measure", choices=list(REFERENCE_SECONDS), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.measure:
-        print(json.dumps(measure(options.measure, options.repeats)))
+    options = parser(__doc__)
+    options.add_argument("--names", nargs="+", choices=list(REFERENCE_SECONDS))
+    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--measure", choices=list(REFERENCE_SECONDS), help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.measure:
+        print(json.dumps(measure(given.measure, given.repeats, given.brief)))
         return
-    print(f"{datetime.date.today()}, {machine()}; one thread, one window of {SYSTEM}.\n")
+    print_conditions(brief=given.brief)
     print("| network | s per window | CPU s | reference s | reference / ours | peak memory |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
-    for name in options.names or REFERENCE_SECONDS:
-        found, reference = measure_apart(name, options.repeats), REFERENCE_SECONDS[name]
+    for name in given.names or REFERENCE_SECONDS:
+        found = measure_apart(name, given.repeats, given.brief)
+        reference = REFERENCE_SECONDS[name]
         seconds = found["seconds"]
         print(
             f"| {name} | {seconds:.2f} | {found['cpu_seconds']:.2f} | {reference:.1f} "

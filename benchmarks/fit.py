@@ -1,20 +1,19 @@
 """Fitting with cells sized to the data, against fitting the published partition, roll-out included.
 
-    python -m benchmarks.fit [--windows 96] [--repeats 2]
+    python -m benchmarks.fit [--windows 96] [--repeats 2] [--brief]
 
 Three RepairUNets of width 16 on a 32 x 64 grid, 10 + 10 frames, two channels, twelve iterates,
 windows of six trajectories, 128 x 16 cells. Processor seconds, alternating, best of the repeats.
 """
 
-import argparse
-import datetime
-import platform
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from benchmarks import parser, print_conditions
 from r2no import RepairUNet
 from r2no.adaptation import AdaptSettings, EnsembleSettings, Trajectories
 from r2no.adaptation.fitting import fit_ensemble
@@ -22,46 +21,61 @@ from r2no.data import ArrayWindows
 from r2no.training import Persistence, Reporter, cached_source
 from r2no.training.backbone import fit_normalisers
 
-GRID, FRAMES, CHANNELS, MEMBERS, TRAJECTORIES = (32, 64), 10, 2, 3, 6
+CHANNELS, MEMBERS, TRAJECTORIES = 2, 3, 6
 
 
-def trajectories(length):
+@dataclass(frozen=True)
+class Size:
+    """Of the data, the modules and their loops."""
+
+    grid: tuple[int, int] = (32, 64)
+    frames: int = 10
+    width: int = 16
+    steps: int = 12
+    windows: int = 96
+
+
+BRIEF = Size((16, 32), frames=4, width=4, steps=2, windows=12)
+
+
+def trajectories(length, grid):
     """Smooth random fields that travel and change."""
     found = []
     for seed in range(TRAJECTORIES):
         generator = torch.Generator().manual_seed(seed)
         coarse = torch.randn(length // 4 + 2, CHANNELS, 8, 16, generator=generator)
         volume = coarse.movedim(1, 0)[None]
-        size = (length, *GRID)
-        fine = torch.nn.functional.interpolate(volume, size, mode="trilinear")[0]
+        fine = torch.nn.functional.interpolate(volume, (length, *grid), mode="trilinear")[0]
         found.append(fine.permute(1, 2, 3, 0).contiguous())
     return found
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--windows", type=int, default=96)
-    parser.add_argument("--repeats", type=int, default=2)
-    arguments = parser.parse_args()
-    length = 2 * FRAMES + arguments.windows // TRAJECTORIES - 1
-    windows = ArrayWindows(trajectories(length), FRAMES, FRAMES)
+    options = parser(__doc__)
+    options.add_argument("--windows", type=int)
+    options.add_argument("--repeats", type=int, default=2)
+    given = options.parse_args()
+    size = BRIEF if given.brief else Size()
+    frames, number = size.frames, given.windows or size.windows
+    length = 2 * frames + number // TRAJECTORIES - 1
+    windows = ArrayWindows(trajectories(length, size.grid), frames, frames)
     torch.manual_seed(0)
-    size = FRAMES * CHANNELS
-    modules = tuple(RepairUNet(size, size, width=16).eval() for _ in range(MEMBERS))
-    loops = Trajectories(modules, *fit_normalisers(windows), 12, 0.2)
+    planes = frames * CHANNELS
+    modules = tuple(RepairUNet(planes, planes, width=size.width).eval() for _ in range(MEMBERS))
+    loops = Trajectories(modules, *fit_normalisers(windows), size.steps, 0.2)
     times = {"published": [], "auto": []}
     with tempfile.TemporaryDirectory() as folder:
-        source = Persistence(FRAMES, CHANNELS)
+        source = Persistence(frames, CHANNELS)
         cache = cached_source(source, windows, Path(folder), batch_size=8)
-        for _ in range(arguments.repeats):
+        for _ in range(given.repeats):
             for name, seconds in times.items():
                 settings = AdaptSettings(ensemble=EnsembleSettings(cells=name))
                 start = time.process_time()
                 fit_ensemble(loops, windows, cache, settings, Reporter(quiet=True))
                 seconds.append(time.process_time() - start)
     best = {name: min(seconds) for name, seconds in times.items()}
-    print(f"{datetime.date.today()}, {platform.machine()}, {torch.get_num_threads()} threads,")
-    print(f"torch {torch.__version__}, {len(windows)} windows\n")
+    print_conditions(brief=given.brief)
+    print(f"{len(windows)} windows\n")
     print("| cells | processor seconds | ratio | target |\n|---|---|---|---|")
     for name, seconds in best.items():
         target = "<= 1.5" if name == "auto" else ""

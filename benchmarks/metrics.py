@@ -1,6 +1,8 @@
 """All metrics of a test set, against a straightforward reference with Python triple loops.
 
-Run ``python -m benchmarks.metrics``. The reference follows the published definitions literally:
+    python -m benchmarks.metrics [--brief]
+
+The reference follows the published definitions literally:
 whole FFTs of prediction and target, then a loop over every index of the octant. It is timed in
 float32, as a benchmark would run it, and in float64, where the two must agree to 1e-6. The last
 lines stream 1,000 windows through one accumulator and report how its peak memory grows.
@@ -8,16 +10,14 @@ lines stream 1,000 windows through one accumulator and report how its peak memor
 
 import json
 import math
-import resource
-import time
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from benchmarks import parser, peak_megabytes, print_conditions, seconds
 from r2no.metrics import Accumulator, evaluate
 
-SHAPE = (64, 20, 64, 128, 2)
+SHAPE, BRIEF = (64, 20, 64, 128, 2), (8, 8, 16, 16, 2)
 
 
 def shell_energy(transform: Tensor, shells: int) -> Tensor:
@@ -67,10 +67,10 @@ def reference(prediction: Tensor, target: Tensor) -> dict[str, float]:
     return {name: float(value) for name, value in scores.items()}
 
 
-def example(windows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def example(shape: tuple[int, ...], seed: int = 0) -> tuple[Tensor, Tensor]:
     """A mean flow with travelling waves and noise, and a prediction that is off by a little."""
     generator = torch.Generator().manual_seed(seed)
-    _, t, h, w, channels = SHAPE
+    windows, t, h, w, channels = shape
     time_, y, x = torch.meshgrid(
         *(torch.arange(n) / n * 2 * math.pi for n in (t, h, w)), indexing="ij"
     )
@@ -81,22 +81,16 @@ def example(windows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     return target + 0.02 * wave + 0.05 * noise[1], target
 
 
-def seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def compare(repeats: int = 5) -> dict[str, float]:
+def compare(shape: tuple[int, ...], repeats: int = 5) -> dict[str, float]:
     """Best of interleaved runs, and the largest relative difference from the float64 reference."""
-    prediction, target = example(SHAPE[0])
+    prediction, target = example(shape)
     double = prediction.double(), target.double()
-    ours = evaluate(prediction, target, measured=SHAPE[-1])
+    ours = evaluate(prediction, target, measured=shape[-1])
     exact = reference(*double)
     times: dict[str, list[float]] = {"ours": [], "float32": [], "float64": []}
     for _ in range(repeats):
         times["float32"].append(seconds(lambda: reference(prediction, target)))
-        times["ours"].append(seconds(lambda: evaluate(prediction, target, measured=SHAPE[-1])))
+        times["ours"].append(seconds(lambda: evaluate(prediction, target, measured=shape[-1])))
         times["float64"].append(seconds(lambda: reference(*double)))
     best = {name: min(values) for name, values in times.items()}
     return {
@@ -109,14 +103,10 @@ def compare(repeats: int = 5) -> dict[str, float]:
     }
 
 
-def peak_megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def stream(windows: int = 1000, batch: int = 8) -> dict[str, float]:
+def stream(shape: tuple[int, ...], windows: int = 1000, batch: int = 8) -> dict[str, float]:
     """Growth of the peak resident memory from the first batch to the last; 13 batches in turn."""
-    batches = [example(batch, seed=number) for number in range(13)]
-    accumulator = Accumulator(SHAPE[-1]).update(*batches[0])
+    batches = [example((batch, *shape[1:]), seed=number) for number in range(13)]
+    accumulator = Accumulator(shape[-1]).update(*batches[0])
     settled = peak_megabytes()
     for number in range(1, windows // batch):
         accumulator.update(*batches[number % len(batches)])
@@ -125,8 +115,12 @@ def stream(windows: int = 1000, batch: int = 8) -> dict[str, float]:
 
 
 def main() -> None:
-    memory = stream()  # first, while the peak is not yet that of the reference
-    print(json.dumps({"threads": torch.get_num_threads(), **compare(), "stream": memory}, indent=2))
+    brief = parser(__doc__).parse_args().brief
+    shape = BRIEF if brief else SHAPE
+    print_conditions(brief=brief)
+    memory = stream(shape)  # first, while the peak is not yet that of the reference
+    found = {"threads": torch.get_num_threads(), **compare(shape), "stream": memory}
+    print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

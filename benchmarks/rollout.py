@@ -1,6 +1,6 @@
 """Roll-out and training step against a plain eager loop of the same module (DESIGN section 5).
 
-    python -m benchmarks.rollout [--repeats 3]
+    python -m benchmarks.rollout [--repeats 3] [--brief]
 
 The plain loop is what one would write first: concatenate history and estimate along the channel
 axis at every step, contiguous layout, BatchNorm kept. Memory is the growth of the process's peak,
@@ -8,22 +8,33 @@ each variant in a process of its own.
 """
 
 import argparse
-import datetime
-import platform
-import resource
 import statistics
 import subprocess
 import sys
-import time
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
+from benchmarks import parser, peak_megabytes, print_conditions, seconds, share
 from r2no import RepairUNet
 from r2no.repair import RepairObjective, repair, spectral_weight
 
-GRID, FRAMES, CHANNELS, STEPS, BATCH = (64, 128), 20, 3, 12, 2
+CHANNELS, STEPS, BATCH = 3, 12, 2
 MEASURED = [0, 1]
+KINDS = ("plain", "ours", "checkpointed")
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a window and of the module."""
+
+    grid: tuple[int, int] = (64, 128)
+    frames: int = 20
+    width: int = 32
+
+
+BRIEF = Size((16, 32), frames=4, width=4)
 
 
 def plain_forward(module, history, estimate):
@@ -37,7 +48,7 @@ def plain_forward(module, history, estimate):
         values = down(F.max_pool2d(values, 2))
     for up in module.up:
         values = up(values, skips.pop())
-    return module.last(values).unflatten(1, (FRAMES, CHANNELS)).permute(0, 1, 3, 4, 2)
+    return module.last(values).unflatten(1, (-1, CHANNELS)).permute(0, 1, 3, 4, 2)
 
 
 def plain_loop(module, history, estimate):
@@ -57,24 +68,25 @@ def plain_loss(module, history, source, target):
         found = iterates[depth][..., MEASURED].permute(0, 1, 4, 2, 3)
         loss = loss + F.mse_loss(found, wanted) / STEPS
         gap = [torch.fft.rfft2(x, norm="ortho").abs() for x in (found, wanted)]
-        weight = spectral_weight(GRID, depth=depth, steps=STEPS).float()
+        weight = spectral_weight(tuple(target.shape[2:4]), depth=depth, steps=STEPS).float()
         loss = loss + (weight * (gap[0] - gap[1]) ** 2).mean() / STEPS
     still = plain_forward(module, history, filled)[..., MEASURED]
     return loss + 0.01 * still.square().mean()
 
 
-def build(plain):
+def build(size, plain):
     torch.manual_seed(0)
-    module = RepairUNet(FRAMES * CHANNELS, FRAMES * CHANNELS, width=32)
+    planes = size.frames * CHANNELS
+    module = RepairUNet(planes, planes, width=size.width)
     if plain:
         module.to(memory_format=torch.contiguous_format)
-    fields = [torch.randn(BATCH, FRAMES, *GRID, CHANNELS) for _ in range(3)]
+    fields = [torch.randn(BATCH, size.frames, *size.grid, CHANNELS) for _ in range(3)]
     return module, fields
 
 
-def step(kind):
+def step(size, kind):
     """One training step of a kind; returns the loss."""
-    module, fields = build(kind == "plain")
+    module, fields = build(size, kind == "plain")
 
     def run():
         module.zero_grad(set_to_none=True)
@@ -89,70 +101,75 @@ def step(kind):
     return run
 
 
-def timed(action):
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
-
-
-def peak_growth(kind):
+def peak_growth(size, kind):
     """Run in a fresh process: peak memory of one training step, in MB."""
-    run = step(kind)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run, before = step(size, kind), peak_megabytes()
     run()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return peak_megabytes() - before
+
+
+def growths_apart(brief):
+    """The growth of each kind, in processes of their own."""
+    command = [sys.executable, "-m", "benchmarks.rollout", *(["--brief"] if brief else [])]
+    found = {}
+    for kind in KINDS:
+        done = subprocess.run([*command, "--memory-of", kind], check=True, stdout=subprocess.PIPE)
+        found[kind] = float(done.stdout)
+    return found
+
+
+@torch.no_grad()
+def roll_outs(size, repeats):
+    """Median seconds of both loops, and the largest difference of what they compute."""
+    plain, (history, source, _) = build(size, True)
+    plain.eval()
+    fast = build(size, False)[0].folded()
+    loops = {
+        "plain": lambda: plain_loop(plain, history, source),
+        "ours": lambda: repair(fast, history, source),
+    }
+    difference = float((loops["plain"]() - loops["ours"]()).abs().max())
+    return medians(loops, repeats), difference
+
+
+def medians(actions, repeats):
+    """Median seconds of each action, taken in turn."""
+    times = {name: [] for name in actions}
+    for _ in range(repeats):
+        for name, action in actions.items():
+            times[name].append(seconds(action))
+    return {name: statistics.median(taken) for name, taken in times.items()}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--memory-of", choices=["plain", "ours", "checkpointed"])
-    arguments = parser.parse_args()
-    if arguments.memory_of:
-        print(peak_growth(arguments.memory_of))
+    options = parser(__doc__)
+    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--memory-of", choices=KINDS, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    size = BRIEF if given.brief else Size()
+    if given.memory_of:
+        print(peak_growth(size, given.memory_of))
         return
-    plain, fields = build(True)
-    plain.eval()
-    fast = build(False)[0].folded()
-    history, source, _ = fields
-    with torch.no_grad():
-        difference = float(
-            (plain_loop(plain, history, source) - repair(fast, history, source)).abs().max()
-        )
-        loops = {
-            "plain": lambda: plain_loop(plain, history, source),
-            "ours": lambda: repair(fast, history, source),
-        }
-        times = {name: [] for name in loops}
-        for _ in range(arguments.repeats):
-            for name, action in loops.items():
-                times[name].append(timed(action))
-    steps = {kind: step(kind) for kind in ("plain", "ours", "checkpointed")}
+    roll, difference = roll_outs(size, given.repeats)
+    steps = {kind: step(size, kind) for kind in KINDS}
     losses = {kind: run() for kind, run in steps.items()}
-    train = {kind: [] for kind in steps}
-    for _ in range(arguments.repeats):
-        for kind, run in steps.items():
-            train[kind].append(timed(run))
-    command = [sys.executable, "-m", "benchmarks.rollout", "--memory-of"]
-    memory = {
-        kind: float(subprocess.run([*command, kind], check=True, capture_output=True).stdout)
-        for kind in steps
-    }
-    print(f"{datetime.date.today()}, {platform.machine()}, {torch.get_num_threads()} threads,")
-    print(f"torch {torch.__version__}, batch {BATCH}; largest difference {difference:.1e},")
-    print(f"losses {losses}\n")
-    print("| what | plain s | ours s | ratio | target |")
+    train = medians(steps, given.repeats)
+    print_conditions(brief=given.brief)
+    print(f"batch {BATCH}; largest difference {difference:.1e}, losses {losses}\n")
+    print_table(roll, train, growths_apart(given.brief))
+
+
+def print_table(roll, train, memory):
+    """Seconds of the loops and of the training steps, and the growth of memory in MB."""
+    print("| what | plain | ours | ratio | target |")
     print("|---|---|---|---|---|")
-    a, b = (statistics.median(times[name]) for name in ("plain", "ours"))
-    print(f"| roll-out of 12 steps | {a:.2f} | {b:.2f} | {a / b:.2f}x faster | >= 1.35x |")
-    a, b, c = (statistics.median(train[name]) for name in ("plain", "ours", "checkpointed"))
-    print(f"| training step | {a:.2f} | {b:.2f} | {b / a:.2f} of the time | <= 1 |")
-    print(f"| with checkpointing | {a:.2f} | {c:.2f} | {c / a:.2f} of the time | <= 1.4 |")
-    share = memory["checkpointed"] / memory["plain"]
-    print(
-        f"| its peak memory, MB | {memory['plain']:.0f} | {memory['checkpointed']:.0f} "
-        f"| {share:.2f} | <= 0.35 |"
-    )
+    a, b = roll["plain"], roll["ours"]
+    print(f"| roll-out of {STEPS} steps, s | {a:.2f} | {b:.2f} | {a / b:.2f}x faster | >= 1.35x |")
+    a, b, c = (train[kind] for kind in KINDS)
+    print(f"| training step, s | {a:.2f} | {b:.2f} | {share(b, a)} of the time | <= 1 |")
+    print(f"| with checkpointing, s | {a:.2f} | {c:.2f} | {share(c, a)} of the time | <= 1.4 |")
+    a, c = memory["plain"], memory["checkpointed"]
+    print(f"| its peak memory, MB | {a:.0f} | {c:.0f} | {share(c, a)} | <= 0.35 |")
 
 
 if __name__ == "__main__":
