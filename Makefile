@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-browser lint bench validate docs clean
+.PHONY: install demo test test-roundings test-browser lint bench bench-full docs clean
 
 install: $(STAMP)
 
@@ -20,6 +20,17 @@ demo: install
 
 test: install lint
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+# The tests that compute, as other processors would round: MKL takes the path that MKL_CBWR names
+# where the processor has it, PyTorch's own kernels the one of ATEN_CPU_CAPABILITY. Not in CI.
+NUMERICAL := spectral ensemble metrics repair training adaptation backbones operators
+ROUNDINGS := MKL_CBWR=AUTO MKL_CBWR=AVX2 MKL_CBWR=AVX512 ATEN_CPU_CAPABILITY=default
+
+test-roundings: install
+	for rounding in $(ROUNDINGS); do \
+		echo "== $$rounding"; \
+		env $$rounding $(BIN)/python -m pytest -n auto --dist loadfile $(NUMERICAL:%=tests/%) || exit 1; \
+	done
 
 # The report in a real browser, Debian's chromium; the tests speak to it over a pipe, so they need
 # no other package. R2NO_SCREENSHOTS=folder keeps the pictures.
@@ -40,9 +51,12 @@ docs: install
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html."
 
+# Every module of benchmarks/: small sizes to show that each runs, or the real measurement.
 bench: install
-	$(BIN)/python -m benchmarks.ensemble
-	$(BIN)/python -m benchmarks.rollout
+	$(BIN)/python -m benchmarks --brief
+
+bench-full: install
+	$(BIN)/python -m benchmarks
 
 clean:
 	rm -rf $(VENV) demo-out docs/_build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

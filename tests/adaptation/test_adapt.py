@@ -5,13 +5,11 @@ import numpy as np
 import pytest
 import torch
 from tests.conftest import travelling_wave
-from torch import nn
+from tests.support.adapting import SETTINGS, Source
 
 import r2no
 from r2no.adaptation import (
-    AdaptSettings,
     EnsembleSettings,
-    RepairSettings,
     readouts,
     score_readouts,
 )
@@ -27,30 +25,8 @@ from r2no.errors import (
     NonFiniteError,
     ShapeError,
 )
-from r2no.repair import repair
-from r2no.training import Persistence, TrainSettings, cached_source
-
-
-class Source(nn.Module):
-    """Persistence with a trainable factor, so that there is something to freeze."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.tensor(0.9))
-        self.last = Persistence(4, 2)
-
-    def forward(self, history):
-        return self.factor * self.last(history)
-
-
-SETTINGS = AdaptSettings(
-    members=2,
-    batch_size=5,
-    repair=RepairSettings(
-        width=4, depth=2, steps=3, train=TrainSettings(epochs=3, batch_size=6, lr=5e-3)
-    ),
-    ensemble=EnsembleSettings(radial=4, angular=4),
-)
+from r2no.repair import RepairObjective, repair
+from r2no.training import cached_source
 
 
 @pytest.fixture(scope="module")
@@ -159,15 +135,51 @@ def test_source_is_frozen_and_untouched(splits):
     assert not any(parameter.requires_grad for parameter in source.parameters())
 
 
-def test_same_seed_gives_the_same_bits_and_a_resumed_run_too(model, splits, tmp_path, monkeypatch):
-    again = r2no.adapt(
-        Source(), splits["train"], splits["fit"], settings=SETTINGS, folder=tmp_path / "a"
-    )
-    assert torch.equal(again.ensemble.weights_, model.ensemble.weights_)
-    reused = r2no.adapt(
-        Source(), splits["train"], splits["fit"], settings=SETTINGS, folder=tmp_path / "a"
-    )
-    assert torch.equal(reused.ensemble.weights_, model.ensemble.weights_)
+class Interrupted(Exception):
+    """What stops an adaptation in a test."""
+
+
+def run_for(updates, splits, folder):
+    """An adaptation that is stopped after so many updates; its result and the updates it made."""
+    made, value = 0, RepairObjective.__call__
+
+    def counted(self, *arguments, **named):
+        nonlocal made
+        if made == updates:
+            raise Interrupted
+        made += 1
+        return value(self, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RepairObjective, "__call__", counted)
+        train, fit = splits["train"], splits["fit"]
+        return r2no.adapt(Source(), train, fit, settings=SETTINGS, folder=folder), made
+
+
+def equal_bits(found, expected):
+    states = [[m.state_dict() for m in one.trajectories.modules] for one in (found, expected)]
+    for mine, theirs in zip(*states, strict=True):
+        assert all(torch.equal(mine[name], value) for name, value in theirs.items())
+    assert torch.equal(found.ensemble.weights_, expected.ensemble.weights_)
+
+
+def test_finished_work_is_used_again(model, splits, tmp_path):
+    first, made = run_for(None, splits, tmp_path)
+    equal_bits(first, model)  # the same seed, without a folder
+    assert made == 2 * 3 * -(-len(splits["train"]) // 6)  # members, epochs, batches
+    again, made = run_for(0, splits, tmp_path)
+    equal_bits(again, model)
+    assert made == 0
+
+
+@pytest.mark.parametrize("share", [0.4, 0.9])
+def test_interrupted_adaptation_goes_on_and_ends_in_the_same_bits(share, model, splits, tmp_path):
+    whole = 2 * 3 * -(-len(splits["train"]) // 6)
+    with pytest.raises(Interrupted):
+        run_for(round(share * whole), splits, tmp_path)
+    resumed, made = run_for(None, splits, tmp_path)
+    equal_bits(resumed, model)
+    assert made < whole  # epochs that were whole are not repeated
 
 
 def test_artifact_round_trip_gives_the_same_bits(model, splits, tmp_path):

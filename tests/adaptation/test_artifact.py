@@ -7,49 +7,32 @@ from typing import Any
 
 import pytest
 import torch
-from tests.adaptation.test_adapt import SETTINGS, Source
-from tests.conftest import travelling_wave
 from tests.golden.artifacts.make_v1 import source as v1_source
-from tests.operators.test_opening import exported
 from tests.operators.toys import FrameMix
+from tests.support.adapting import (
+    FIT,
+    HISTORY,
+    SETTINGS,
+    TRAIN,
+    Source,
+    exported,
+    factory_operator,
+    own_operator,
+)
 from torch import nn
 
 import r2no
-from r2no import backbones, operators, storage
+from r2no import operators, storage
 from r2no.adaptation import AdaptedModel
-from r2no.data import ArrayWindows, Normaliser
 from r2no.errors import ConfigError, FileDamagedError, FingerprintError
-from r2no.training import PhysicalOperator, save_operator
+from r2no.training import save_operator
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "artifacts"
 TOY = "tests.operators.toys:FrameMix"
 
 
-def split(seeds: range) -> ArrayWindows:
-    return ArrayWindows([travelling_wave(s) for s in seeds], 4, 4, stride=3, measured=(0,))
-
-
-TRAIN, FIT = split(range(2)), split(range(10, 14))
-HISTORY = torch.stack([split(range(20, 21))[number].history for number in (0, 4)])
-
-
 def adapted(source: Any) -> AdaptedModel:
     return r2no.adapt(source, TRAIN, FIT, members=1, settings=SETTINGS)
-
-
-def own_operator() -> PhysicalOperator:
-    torch.manual_seed(0)
-    config = backbones.small_config("fno", shape_in=(4, 8, 12, 2), shape_out=(4, 8, 12, 2))
-    statistics = Normaliser(torch.tensor([0.1, 0.0]), torch.tensor([0.7, 1.0]))
-    return PhysicalOperator(backbones.build("fno", config=config), statistics, statistics)
-
-
-def factory_operator(**options: Any) -> operators.WrappedOperator:
-    network = operators.from_python(TOY, seed=5)
-    statistics = Normaliser(torch.tensor([0.1, 0.3]), torch.tensor([0.7, 1.1]))
-    return operators.wrap(
-        network, "B (C T) H W", FIT.fields, normaliser=(statistics, statistics), **options
-    )
 
 
 def test_artifact_of_format_1_still_predicts_what_it_did() -> None:

@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from tests.adaptation.test_adapt import SETTINGS, Source
-from tests.adaptation.test_artifact import FIT, HISTORY, TRAIN, factory_operator, own_operator
 from tests.conftest import travelling_wave
+from tests.support import adapting
+from tests.support.adapting import FIT, HISTORY, TRAIN, Source, factory_operator, own_operator
 from torch import nn
 
 import r2no
 from r2no import operators, storage
 from r2no.data import ArrayWindows
 from r2no.errors import ConfigError
+
+# Two steps: the program holds each of them, and tracing takes a second for each.
+SETTINGS = adapting.SETTINGS.model_copy(
+    update={"repair": adapting.SETTINGS.repair.model_copy(update={"steps": 2})}
+)
 
 # Only PyTorch: -I ignores PYTHONPATH, and the import hook refuses r2no even where it is installed.
 ELSEWHERE = """
@@ -51,7 +56,7 @@ def run_elsewhere(program: Path, *inputs: torch.Tensor) -> torch.Tensor:
     given, answer = program.with_suffix(".in"), program.with_suffix(".out")
     storage.save_tensors(given, {str(n): value for n, value in enumerate(inputs)})
     command = [sys.executable, "-I", "-W", "ignore", "-c", ELSEWHERE, program, given, answer]
-    done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return storage.load_tensors(answer)[0]["found"]
 
@@ -74,7 +79,7 @@ def test_exported_program_agrees_without_r2no_for_any_batch(kind: str, tmp_path:
             frames=2,
         ),
     }
-    members = 2 if kind == "fno" else 1
+    members = 2 if kind == "module" else 1
     model = r2no.adapt(sources[kind](), TRAIN, FIT, members=members, settings=SETTINGS)
     path = r2no.export(model, tmp_path / "model.pt2")
     several = torch.cat([HISTORY, 2 * HISTORY, HISTORY[:1]])

@@ -8,9 +8,8 @@ import pytest
 import torch
 import yaml
 from tests.adaptation.hub import ModelHub
-from tests.adaptation.test_adapt import SETTINGS, Source
-from tests.adaptation.test_artifact import FIT, HISTORY, TRAIN, own_operator
 from tests.data.realpdebench.hub_server import serve
+from tests.support.adapting import FIT, HISTORY, SETTINGS, TRAIN, Source, own_operator
 
 import r2no
 from r2no.adaptation.hub import model_card

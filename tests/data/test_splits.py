@@ -42,15 +42,80 @@ def test_short_recording_shrinks_the_gap_but_never_overlaps_targets():
     assert int(last.min()) - int(first.max()) >= 10
 
 
-def test_a_few_short_recordings_are_held_out_whole():
-    plan = blocks(origins(range(9), range(9), range(9)), horizon=6)
-    windows = origins(range(9), range(9), range(9))[:, 0]
+def sides(plan, of_window):
+    """For each fold, what ``of_window`` says of the windows fitted on and of those scored."""
     for fit, score in plan.folds:
-        sides = [
-            set(windows[torch.isin(plan.group, torch.tensor(part))].tolist())
-            for part in (fit, score)
-        ]
-        assert not sides[0] & sides[1]
+        assert fit
+        assert score
+        assert not set(fit) & set(score)
+        yield tuple(of_window[torch.isin(plan.group, torch.tensor(part))] for part in (fit, score))
+
+
+def test_a_few_short_recordings_are_held_out_whole():
+    windows = origins(range(9), range(9), range(9))
+    for fit, score in sides(blocks(windows, horizon=6), windows[:, 0]):
+        assert not set(fit.tolist()) & set(score.tolist())
+
+
+@pytest.mark.parametrize("number", [4, 7, 12, 30])
+def test_blocks_are_whole_trajectories_each_judged_once(number):
+    windows = origins(*(range(5 + n % 3) for n in range(number)))
+    plan = blocks(windows, horizon=6)
+    assert int(plan.group.max()) + 1 == min(number, 12)
+    for name in range(number):
+        assert len(plan.group[windows[:, 0] == name].unique()) == 1
+    assert sorted(block for _, score in plan.folds for block in score) == list(
+        range(min(number, 12))
+    )
+    for fit, score in sides(plan, windows[:, 0]):
+        assert sorted({*fit.tolist(), *score.tolist()}) == list(range(number))
+        assert not set(fit.tolist()) & set(score.tolist())
+    counts = plan.group.bincount()
+    assert int(counts.max() - counts.min()) <= 7  # never by more than one trajectory
+
+
+@pytest.mark.parametrize("most", [3, 5, 12])
+def test_there_are_never_more_blocks_than_asked_for(most):
+    many = origins(*(range(4) for _ in range(20)))
+    assert int(blocks(many, horizon=3, most=most).group.max()) + 1 == most
+    one = origins(range(500))
+    scored = {block for _, score in blocks(one, horizon=3, most=most).folds for block in score}
+    assert len(scored) <= max(most, 8)  # two halves of four, where five blocks are too many
+
+
+@pytest.mark.parametrize("recordings", [1, 2, 3])
+@pytest.mark.parametrize("length", [60, 101, 400])
+def test_no_target_of_a_scored_block_lies_within_a_horizon_of_a_fitted_one(recordings, length):
+    horizon = 6
+    windows = origins(*(range(length + 7 * n) for n in range(recordings)))
+    plan = blocks(windows, horizon=horizon)
+    scored = torch.zeros(len(windows), dtype=torch.long)
+    for fit, score in sides(plan, torch.arange(len(windows))):
+        scored[score] += 1
+        for name in range(recordings):
+            near, far = (part[windows[part, 0] == name] for part in (fit, score))
+            gap = (windows[near, 1][:, None] - windows[far, 1]).abs()
+            # targets end `horizon` frames after they begin, and the next begin one horizon later
+            assert gap.numel() == 0 or int(gap.min()) >= 2 * horizon
+    assert int(scored.max()) == 1  # nothing judges twice
+    assert int((scored == 1).sum()) >= 0.5 * len(windows)
+
+
+@pytest.mark.parametrize("length", [13, 20, 25])
+def test_short_recording_gives_two_halves_whose_targets_do_not_overlap(length):
+    windows = origins(range(length))
+    plan = blocks(windows, horizon=6)
+    assert len(plan.folds) == 2
+    for fit, score in sides(plan, windows[:, 1]):
+        assert int((fit[:, None] - score).abs().min()) >= 6
+
+
+def test_blocks_do_not_depend_on_the_order_of_windows():
+    windows = origins(range(90), range(70))
+    order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(0))
+    plan, shuffled = blocks(windows, horizon=4), blocks(windows[order], horizon=4)
+    assert shuffled.folds == plan.folds
+    assert torch.equal(shuffled.group, plan.group[order])
 
 
 def test_too_short_recording_is_named():
@@ -58,3 +123,7 @@ def test_too_short_recording_is_named():
         halves(origins(range(8)), horizon=10)
     with pytest.raises(EmptySplitError):
         halves(torch.zeros(0, 2).long(), horizon=1)
+    with pytest.raises(EmptySplitError):
+        blocks(torch.zeros(0, 2).long(), horizon=1)
+    with pytest.raises(EmptySplitError, match="fixed `ridge`"):
+        blocks(origins(range(8)), horizon=10)

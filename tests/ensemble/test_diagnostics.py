@@ -13,7 +13,7 @@ from r2no.ensemble import (
     selection_price,
 )
 from r2no.errors import ConfigError, EmptySplitError, NotFittedError
-from tests.ensemble.test_model import problem
+from tests.support.ensembles import problem
 
 
 def gathered(grid=(6, 8), masked=False):

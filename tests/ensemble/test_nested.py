@@ -9,7 +9,7 @@ from r2no.ensemble.chains import Chain, refit_chains
 from r2no.ensemble.ridge import ridge_path, ridge_solutions
 from r2no.ensemble.verdict import judge
 from r2no.errors import ConfigError, EmptySplitError
-from tests.ensemble.test_model import problem
+from tests.support.ensembles import problem
 from tests.support.rounding import other_rounding
 
 GRID = (12, 14)

@@ -5,7 +5,10 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
 from typer.testing import CliRunner
 
 from r2no.adaptation import load, readouts, score_readouts
@@ -22,7 +25,9 @@ from r2no.experiments.bench import (
     run_bench,
     study_sheet,
 )
+from r2no.experiments.bench.details import load_fields
 from r2no.experiments.bench.pair import Place
+from r2no.experiments.bench.passes import stored_errors
 from r2no.experiments.bench.readouts import retained_depths
 from r2no.experiments.bench.run import Outcome, in_processes
 from r2no.experiments.realpdebench.sources import open_source
@@ -71,11 +76,102 @@ def test_every_study_has_a_table_in_every_format(name, run):
     assert {len(row) for row in sheet.rows} == {len(sheet.header)}
 
 
+@pytest.fixture
+def drawn(run, tmp_path, monkeypatch):
+    """Draw a study; the figures that were written, by their file's name."""
+    figures, save = {}, Figure.savefig
+
+    def remembered(self, path, **options):
+        figures[re.search(r"[a-z][\w-]*(?=\.png)", Path(path).name)[0]] = self
+        save(self, path, **options)
+
+    def draw_study(name):
+        monkeypatch.setattr(Figure, "savefig", remembered)
+        paths = draw(name, load_results(run), run, tmp_path)
+        assert sorted(figures) == sorted(path.stem for path in paths)
+        return figures, paths
+
+    return draw_study
+
+
+def lines(axis):
+    return [np.asarray(line.get_ydata(), float) for line in axis.lines]
+
+
+def finetuned(run):
+    return {key[:2]: content for key, content in load_results(run).items() if key[2] == "finetune"}
+
+
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_drawn(name, run, tmp_path):
-    paths = draw(name, load_results(run), run, tmp_path)
-    assert paths
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+def test_every_figure_shows_finite_values_under_a_title(name, drawn):
+    figures, paths = drawn(name)
+    assert figures
+    for figure in figures.values():
+        shown = [axis for axis in figure.axes if axis.lines or axis.images]
+        assert shown
+        for axis in shown:
+            values = lines(axis) + [np.ma.getdata(image.get_array()) for image in axis.images]
+            assert all(np.isfinite(found).any() for found in values)
+        assert any(axis.get_title() or axis.get_ylabel() for axis in shown)
+    for path in paths:
+        pixels = imread(path)[..., :3]
+        assert min(pixels.shape[:2]) > 100
+        assert 0.001 < (pixels < 0.98).any(-1).mean() < 0.999  # neither blank nor full
+
+
+def test_diagnostic_figure_shows_the_change_of_each_band(run, drawn):
+    figures, _ = drawn("diagnostic")
+    for (backbone, system), content in finetuned(run).items():
+        change = stored_errors(content["diagnostic"]).change()[0].numpy()
+        found = lines(figures[f"diagnostic-{system}-{backbone}"].axes[0])
+        for band in change.T:
+            assert any(np.array_equal(band, line) for line in found)
+
+
+def test_columns_figure_ends_at_the_error_of_all_columns(drawn):
+    figures, _ = drawn("columns")
+    curves = lines(figures["columns"].axes[0])
+    assert curves
+    assert all(len(curve) > 2 and curve[-1] == 1 for curve in curves)
+
+
+def test_ridge_figure_shows_the_mean_rmse_of_each_penalty(run, drawn):
+    figures, _ = drawn("ridge")
+    found = lines(figures["ridge"].axes[0])
+    for content in finetuned(run).values():  # one system of each backbone
+        scores = content["readouts"]
+        ridges = sorted((name for name in scores if name.startswith("ridge_")), key=_penalty)
+        expected = [scores[name]["rmse"] for name in ridges]
+        assert any(np.allclose(curve, expected) for curve in found if len(curve) == len(expected))
+
+
+def _penalty(name: str) -> float:
+    return float(name.removeprefix("ridge_"))
+
+
+def test_qualitative_figure_shows_the_stored_fields(run, drawn):
+    figures, _ = drawn("qualitative")
+    for (backbone, system), content in finetuned(run).items():
+        fields, _ = load_fields(content, run)
+        images = [
+            np.asarray(image.get_array())
+            for name, figure in figures.items()
+            if name.startswith(f"qualitative-{system}-{backbone}")
+            for axis in figure.axes
+            for image in axis.images
+        ]
+        for values in fields.values():
+            for frame in values[..., 0].numpy():
+                assert any(np.array_equal(frame, image) for image in images)
+
+
+def test_theory_figure_shows_the_errors_of_the_iterates(run, drawn):
+    figures, _ = drawn("theory")
+    for (backbone, system), content in finetuned(run).items():
+        errors = content["theory"]["contraction"]["errors"]
+        if errors:
+            found = lines(figures[f"theory-{system}-{backbone}"].axes[0])
+            assert any(np.array_equal(line, errors) for line in found)
 
 
 def test_readouts_equal_those_of_the_adapted_model(run, data):

@@ -1,10 +1,16 @@
 import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from r2no import errors
 from r2no.cli.main import app
+from r2no.data.wake import WakeSettings
+from r2no.experiments.demo import DemoSettings
 from r2no.report import stored_evaluation
 
 NAMES = {
@@ -22,11 +28,31 @@ NAMES = {
 }
 
 
+def small_wake(self: DemoSettings) -> WakeSettings:
+    """Seconds of flow on a coarse grid; a frame is long, so that repeating the last one is poor."""
+    few = replace(WakeSettings.quick(self.seed), numerical_train=2, real_train=2, real_test=1)
+    short = replace(few, grid=(12, 24), frame_time=0.8, spin_up=6.0, settle=3.0)
+    return replace(short, history=6, horizon=6, numerical_frames=16, real_frames=16)
+
+
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str], Result]]:
+    """The quick demo, with less of everything."""
     out = tmp_path_factory.mktemp("demo")
     arguments = ["demo", "--quick", "--members", "2", "--out", str(out)]
-    return out, arguments, CliRunner().invoke(app, arguments)
+    full = DemoSettings(quick=True, members=2)
+    backbone = full.pretrain().model_copy(update={"updates": 24, "lr": 8e-3})
+    train = full.adapt().repair.train.model_copy(update={"updates": 6})
+    repair = full.adapt().repair.model_copy(update={"steps": 3, "train": train})
+    adapt = full.adapt().model_copy(update={"repair": repair})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DemoSettings, "wake", small_wake)
+        patch.setattr(DemoSettings, "pretrain", lambda _: backbone)
+        patch.setattr(
+            DemoSettings, "finetune", lambda _: backbone.model_copy(update={"updates": 8})
+        )
+        patch.setattr(DemoSettings, "adapt", lambda _: adapt)
+        yield out, arguments, CliRunner().invoke(app, arguments)
 
 
 def test_demo_scores_every_readout_and_says_what_it_wrote(demo):

@@ -12,8 +12,8 @@ from r2no.data import ArrayWindows
 from r2no.errors import ConfigError, DataError, FingerprintError, ShapeError
 from r2no.operators import Forecasts
 from r2no.training import operator_fingerprint
-from tests.adaptation.test_adapt import SETTINGS
 from tests.conftest import travelling_wave
+from tests.support.adapting import SETTINGS
 
 SEEDS = range(7)
 

@@ -16,8 +16,8 @@ import r2no
 from r2no import operators, storage
 from r2no.adaptation import readouts, score_readouts
 from r2no.data import ArrayWindows
-from tests.adaptation.test_adapt import SETTINGS
 from tests.conftest import travelling_wave
+from tests.support.adapting import SETTINGS
 
 try:
     from neuralop import Trainer

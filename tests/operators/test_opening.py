@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from r2no import operators, storage
 from r2no.errors import CheckpointMismatchError, ConfigError, FileDamagedError, NonFiniteError
 from tests.operators.toys import FrameMix
+from tests.support.adapting import exported
 
 TOY = "tests.operators.toys:FrameMix"
 
@@ -102,13 +103,6 @@ def test_factories_that_are_none_are_named(name: str, reason: str) -> None:
 def test_arguments_a_factory_does_not_take_are_named() -> None:
     with pytest.raises(ConfigError, match=r"does not take these arguments \(depth\)"):
         operators.from_python(TOY, depth=3)
-
-
-def exported(path: Path, network: nn.Module) -> Path:
-    batch = {0: torch.export.Dim("batch")}
-    values = torch.zeros(2, 8, 8, 12)
-    torch.export.save(torch.export.export(network.eval(), (values,), dynamic_shapes=(batch,)), path)
-    return path
 
 
 def test_exported_program_answers_as_the_network(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""Measurements run from a fresh clone, briefly too; what they measured is not tested here."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import benchmarks
+import numpy as np
+import pytest
+from benchmarks import rollout
+from benchmarks.__main__ import names
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_module_of_the_folder_is_run() -> None:
+    files = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    assert set(names()) == files - {"__init__", "__main__"}
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_benchmark_can_be_brief(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        importlib.import_module(f"benchmarks.{name}").main()
+    assert "--brief" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["ensemble", "fit", "metrics", "readouts"])
+def test_brief_run_says_that_it_is_no_result(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--brief"])
+    importlib.import_module(f"benchmarks.{name}").main()
+    assert "The numbers are no result." in capsys.readouterr().out
+
+
+def test_memory_that_does_not_grow_is_no_divisor(capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = dict.fromkeys(rollout.KINDS, 1.0)
+    rollout.print_table(seconds, seconds, dict.fromkeys(rollout.KINDS, 0.0))
+    assert "| its peak memory, MB | 0 | 0 | - | <= 0.35 |" in capsys.readouterr().out
+
+
+def test_peak_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
+    held = np.ones(64 * 2**20, np.uint8)
+    code = "from benchmarks import peak_megabytes; print(peak_megabytes())"
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.PIPE
+    )
+    assert float(child.stdout) + held.nbytes / 2**20 < benchmarks.peak_megabytes()
