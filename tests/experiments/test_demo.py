@@ -31,8 +31,8 @@ NAMES = {
 def small_wake(self: DemoSettings) -> WakeSettings:
     """Seconds of flow on a coarse grid; a frame is long, so that repeating the last one is poor."""
     few = replace(WakeSettings.quick(self.seed), numerical_train=2, real_train=2, real_test=1)
-    short = replace(few, grid=(12, 24), frame_time=0.8, spin_up=6.0, settle=3.0)
-    return replace(short, history=6, horizon=6, numerical_frames=16, real_frames=16)
+    short = replace(few, grid=(12, 24), frame_time=1.0, spin_up=8.0, settle=4.0)
+    return replace(short, history=6, horizon=6, numerical_frames=14, real_frames=14)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[
     out = tmp_path_factory.mktemp("demo")
     arguments = ["demo", "--quick", "--members", "2", "--out", str(out)]
     full = DemoSettings(quick=True, members=2)
-    backbone = full.pretrain().model_copy(update={"updates": 24, "lr": 8e-3})
+    backbone = full.pretrain().model_copy(update={"updates": 36, "lr": 8e-3})
     train = full.adapt().repair.train.model_copy(update={"updates": 6})
     repair = full.adapt().repair.model_copy(update={"steps": 3, "train": train})
     adapt = full.adapt().model_copy(update={"repair": repair})
@@ -49,7 +49,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[
         patch.setattr(DemoSettings, "wake", small_wake)
         patch.setattr(DemoSettings, "pretrain", lambda _: backbone)
         patch.setattr(
-            DemoSettings, "finetune", lambda _: backbone.model_copy(update={"updates": 8})
+            DemoSettings, "finetune", lambda _: backbone.model_copy(update={"updates": 6})
         )
         patch.setattr(DemoSettings, "adapt", lambda _: adapt)
         yield out, arguments, CliRunner().invoke(app, arguments)
