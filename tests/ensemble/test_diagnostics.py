@@ -81,6 +81,53 @@ def test_worked_example_of_the_appendix():
     assert all(e <= b + 1e-12 for e, b in zip(report.errors, report.bound, strict=True))
 
 
+def loop(matrix, offset, start, steps=8):
+    """Iterates of T(h) = A h + c."""
+    iterates = [start]
+    for _ in range(steps):
+        iterates.append(matrix @ iterates[-1] + offset)
+    return torch.stack(iterates)
+
+
+@pytest.mark.parametrize("radius", [0.3, 0.97, 1.0014])
+def test_contraction_factor_of_a_linear_loop_is_its_spectral_radius(radius, rng):
+    """A scaled rotation stretches every difference alike, so both ratios are its radius."""
+    rotation, _ = torch.linalg.qr(torch.randn(6, 6, generator=rng, dtype=torch.float64))
+    matrix = radius * rotation
+    offset, start, target = torch.randn(3, 6, generator=rng, dtype=torch.float64)
+    still = matrix @ target + offset - target
+    report = contraction_report(loop(matrix, offset, start), target, still)
+    assert report.step_ratio == pytest.approx(radius, rel=1e-9)
+    assert report.pair_ratio == pytest.approx(radius, rel=1e-9)
+    assert report.factor == max(report.step_ratio, report.pair_ratio)
+    assert report.bias == pytest.approx(float(still.norm()))
+    assert (report.bound is None) == (radius > 1)
+    if report.bound is not None:
+        assert all(e <= b * (1 + 1e-9) for e, b in zip(report.errors, report.bound, strict=True))
+
+
+def test_pair_ratio_refutes_a_contraction_that_the_steps_suggest():
+    """The steps move one component only; the target differs in the one that expands."""
+    matrix = torch.diag(torch.tensor([0.5, 1.2])).double()
+    offset = torch.zeros(2, dtype=torch.float64)
+    start, target = torch.tensor([[1.0, 0.0], [0.0, 10.0]]).double()
+    report = contraction_report(loop(matrix, offset, start), target, matrix @ target - target)
+    assert report.step_ratio == pytest.approx(0.5)
+    assert 1.19 < report.pair_ratio <= 1.2
+    assert report.factor == report.pair_ratio
+    assert report.bound is None
+
+
+def test_differences_within_rounding_say_nothing_and_divergence_is_no_contraction():
+    still = torch.full((4, 3), 1.0)
+    still[2] += 1e-7  # converged; the last bit moves
+    report = contraction_report(still, torch.tensor([0.0, 0.0, 0.0]), torch.full((3,), 0.5))
+    assert report.step_ratio == 0.0
+    assert report.factor == report.pair_ratio == pytest.approx(0.5)
+    still[3] = torch.inf
+    assert contraction_report(still, torch.zeros(3), torch.zeros(3)).factor == math.inf
+
+
 def test_expanding_loop_gets_no_bound():
     iterates = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
     report = contraction_report(iterates, torch.zeros(1), torch.ones(1))
@@ -137,3 +184,11 @@ def test_map_on_the_plane_is_point_symmetric(grid):
     plane = torch.fft.ifftshift(on_plane(torch.arange(12).double(), model))
     rows, columns = torch.meshgrid(*(torch.arange(n) for n in grid), indexing="ij")
     assert torch.equal(plane, plane[-rows % grid[0], -columns % grid[1]])
+
+
+@pytest.mark.parametrize("grid", [(8, 16), (7, 9)], ids=str)
+def test_bands_on_the_plane_hold_as_many_wavenumbers_as_their_sizes(grid):
+    cells = FourierCells.bands(grid)
+    plane = on_plane(torch.arange(5).double(), cells)
+    assert plane[grid[0] // 2, grid[1] // 2] == 0  # the mean lies in the lowest band
+    assert plane.long().flatten().bincount(minlength=5).tolist() == cells.sizes.tolist()

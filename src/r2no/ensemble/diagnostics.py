@@ -90,15 +90,30 @@ class DepthErrors:
         return 100 * (value / value[:, :1] - 1)
 
 
+#: Differences within so many units in the last place say nothing about a contraction.
+_ROUNDING = 16
+
+
 @dataclass(frozen=True)
 class ContractionReport:
     """Estimates along real trajectories for the fixed-point proposition (M11).
 
-    ``factor`` is the largest observed ‖h_{ℓ+1} - h_ℓ‖ / ‖h_ℓ - h_{ℓ-1}‖, an estimate from below of
-    the contraction factor q: it can refute the assumption q < 1, never prove it.
+    ``factor`` is the larger of two observed ratios, an estimate from below of the contraction
+    factor q: it can refute the assumption q < 1, never prove it.
+
+    Attributes:
+        factor: max(``step_ratio``, ``pair_ratio``).
+        step_ratio: Largest ‖h_{ℓ+1} - h_ℓ‖ / ‖h_ℓ - h_{ℓ-1}‖ along the loop.
+        pair_ratio: Largest ‖T(h_ℓ) - T(y)‖ / ‖h_ℓ - y‖, the inequality that the proof uses.
+        bias: d = ‖T(y) - y‖.
+        errors: e_ℓ = ‖h_ℓ - y‖.
+        bound: What q and d imply for e_ℓ; None where q ≥ 1.
+        fixed_point_distance: What they imply for ‖h* - y‖; None where q ≥ 1.
     """
 
     factor: float
+    step_ratio: float
+    pair_ratio: float
     bias: float
     errors: tuple[float, ...]
     bound: tuple[float, ...] | None
@@ -113,24 +128,42 @@ def contraction_report(
     """Estimate q and d of (M11) for one window and evaluate the bounds they would imply.
 
     e_ℓ ≤ q^ℓ e_0 + (1 - q^ℓ)/(1 - q)·d and d/(1 + q) ≤ ‖h* - y‖ ≤ d/(1 - q), with d = ‖T(y) - y‖.
+    T acts on all channels, so give all of them.
 
     Args:
         iterates: h_0..h_L.
-        target: y.
+        target: y, complete: where nothing was measured, what stood in for it in training.
         step_at_target: T(y) - y = α Φ(X, y).
     """
     if len(iterates) < 3:
         raise ConfigError(f"`iterates` must hold h_0, h_1, h_2 or more, got {len(iterates)}.")
-    steps = (iterates[1:] - iterates[:-1]).double().flatten(1).norm(dim=1)
-    errors = (iterates - target).double().flatten(1).norm(dim=1)
-    previous = steps[:-1].clamp_min(torch.finfo(torch.float64).tiny)
-    factor, bias = float((steps[1:] / previous).max()), float(step_at_target.double().norm())
+    floor = _ROUNDING * torch.finfo(iterates.dtype).eps * _norms(iterates).max()
+    iterates, target = iterates.double(), target.double()
+    still = step_at_target.double()
+    steps, errors = _norms(iterates[1:] - iterates[:-1]), _norms(iterates - target)
+    moved = _norms(iterates[1:] - (target + still))  # T(h_ℓ) - T(y)
+    step_ratio = _largest_ratio(steps[1:], steps[:-1], floor)
+    pair_ratio = _largest_ratio(moved, errors[:-1], floor)
+    factor, bias = max(step_ratio, pair_ratio), float(still.norm())
     bound = distance = None
     if factor < 1:
         powers = factor ** torch.arange(len(iterates), dtype=torch.float64)
         bound = tuple((powers * errors[0] + (1 - powers) / (1 - factor) * bias).tolist())
         distance = (bias / (1 + factor), bias / (1 - factor))
-    return ContractionReport(factor, bias, tuple(errors.tolist()), bound, distance)
+    found = tuple(errors.tolist())
+    return ContractionReport(factor, step_ratio, pair_ratio, bias, found, bound, distance)
+
+
+def _norms(fields: Tensor) -> Tensor:
+    return fields.double().flatten(1).norm(dim=1)
+
+
+def _largest_ratio(after: Tensor, before: Tensor, floor: Tensor) -> float:
+    """Largest ``after / before`` where ``before`` is more than rounding; 0 where none is."""
+    if not bool(torch.isfinite(after).all() and torch.isfinite(before).all()):
+        return math.inf  # a loop that diverged does not contract
+    known = before > floor
+    return float((after[known] / before[known]).max()) if bool(known.any()) else 0.0
 
 
 def selection_price(

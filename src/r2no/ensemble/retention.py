@@ -9,6 +9,7 @@ from torch import Tensor
 from r2no.ensemble.model import SpectralEnsemble
 from r2no.ensemble.ridge import quadratic_error
 from r2no.errors import NotFittedError
+from r2no.spectral import FourierCells
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +45,12 @@ def retention(ensemble: SpectralEnsemble) -> Retention:
 
 
 def on_plane(
-    values: Float[Tensor, " cell"], ensemble: SpectralEnsemble
+    values: Float[Tensor, " cell"], of: SpectralEnsemble | FourierCells
 ) -> Float[Tensor, "height width"]:
     """Spread values by cell over the full Fourier plane of a 2-D grid, zero wavenumber centred."""
-    height, width = ensemble.cells.grid
-    half = values[ensemble.cells.index]
+    cells = of if isinstance(of, FourierCells) else of.cells
+    height, width = cells.grid
+    half = values[cells.index]
     rows = torch.arange(height)
     columns = torch.arange(width)
     mirrored = columns > width // 2

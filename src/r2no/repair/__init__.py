@@ -2,13 +2,19 @@
 
 from r2no.repair.loop import RepairModule, repair, repair_steps
 from r2no.repair.module import RepairUNet
-from r2no.repair.objective import LossTerms, RepairObjective, spectral_weight
+from r2no.repair.objective import (
+    LossTerms,
+    RepairObjective,
+    completed_target,
+    spectral_weight,
+)
 
 __all__ = [
     "LossTerms",
     "RepairModule",
     "RepairObjective",
     "RepairUNet",
+    "completed_target",
     "repair",
     "repair_steps",
     "spectral_weight",

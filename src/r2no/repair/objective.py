@@ -83,11 +83,7 @@ class RepairObjective:
         """
         if self.checkpointing:
             module = _Checkpointed(module)
-        known = torch.zeros_like(target, dtype=torch.bool)
-        known[..., list(measured)] = True
-        if mask is not None:
-            known &= mask
-        target = torch.where(known, target, source)
+        target, known = completed_target(target, source, measured=measured, mask=mask)
         scored = _Scored(target, measured, None if mask is None else known, self.norm)
         spatial, spectral = target.new_zeros(()), target.new_zeros(())
         trajectory = repair_steps(
@@ -102,6 +98,24 @@ class RepairObjective:
         spatial, spectral = spatial / self.steps, spectral / self.steps
         total = spatial + self.spectral * spectral + self.fixed_point * still
         return LossTerms(total, spatial, spectral, still)
+
+
+def completed_target(
+    target: Float[Tensor, "batch time *space_channel"],
+    source: Float[Tensor, "batch time *space_channel"],
+    *,
+    measured: tuple[int, ...],
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The target as training sees it, and where it was measured.
+
+    In unmeasured channels and in gaps the source stands in.
+    """
+    known = torch.zeros_like(target, dtype=torch.bool)
+    known[..., list(measured)] = True
+    if mask is not None:
+        known &= mask
+    return torch.where(known, target, source), known
 
 
 class _Scored:
