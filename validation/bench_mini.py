@@ -41,9 +41,9 @@ def main() -> None:
         (out / "tables").mkdir(exist_ok=True)
         for form in ("md", "latex", "csv"):
             (out / "tables" / f"{name}.{form}").write_text(sheet.render(form))
-        if name in FIGURES:
-            print(f"{name}: {len(draw(name, results, out, out / 'figures'))} figures")
         print(sheet.title, *sheet.notes, sep="\n  ")
+    for name in FIGURES:
+        print(f"{name}: {len(draw(name, results, out, out / 'figures'))} figures")
     for name in comparable():
         print(f"compare {name}: {len(compare_sheet(name, results).rows)} values")
     print(f"{len(outcomes) - len(failed)} of {len(outcomes)} results, ", end="")

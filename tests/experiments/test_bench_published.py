@@ -96,6 +96,70 @@ def test_sentences_under_the_tables_state_these_numbers():
     assert "least for DPOT-S on Foil, by -1.8 %" in notes
 
 
+def test_final_depth_is_selected_in_fourteen_of_thirty_pairs():
+    values = published("main")
+    assert len(values.at_final_depth(("rmse", "frmse"))) == 14
+    assert "(l* = L) in 14 of 30 pairs" in " ".join(study_sheet("main").notes)
+
+
+def test_base_column_raises_frmse_in_five_pairs_up_to_printed_ties():
+    """Three of the five are printed as rises; the others are among the four ties."""
+    values = published("base-column")
+    raised = values.below("no_base", "r2no", "frmse")
+    tied = 15 - len(raised) - values.wins("r2no", "no_base", "frmse")
+    assert set(raised) == {("unet", "controlled_cylinder"), ("unet", "fsi"), ("dpot_s", "foil")}
+    assert len(raised) <= 5 <= len(raised) + tied
+    assert not values.below("no_base", "r2no", "rmse")  # "the RMSE increases in every pair"
+    notes = " ".join(study_sheet("base-column").notes)
+    assert "fRMSE falls in 8, rises in 3 (U-Net on Controlled Cylinder," in notes
+    assert "is equal in 4 of 15 pairs" in notes
+
+
+def test_pairs_without_improvement_are_named():
+    notes = " ".join(study_sheet("main").notes)
+    assert "IRNO (l*) is below Full finetuning in RMSE in 30, fRMSE in 29 of 30 pairs." in notes
+    assert "Not in fRMSE for U-Net on Combustion." in notes
+    relative = " ".join(study_sheet("relative-l2").notes)
+    assert "lowest relative L2, ties included, in 26 of 30 pairs" in relative
+
+
+def test_repair_budget_is_the_printed_column():
+    sheet = study_sheet("relative-l2")
+    assert sheet.header[2] == ("", "Repair budget")
+    assert [row[2].text for row in sheet.rows] == ["0", "12", "12", "36"] * 6
+    assert "Repair budget" not in study_sheet("main").render("md")
+
+
+def test_selected_depths_of_a_run_are_counted_by_depth_not_by_score():
+    numbers = {
+        ("fno", system, row, metric): 1.0
+        for system in ("cylinder", "foil", "fsi")
+        for row in ("finetuned", "irno_final", "irno_selected")
+        for metric in ("rmse", "frmse")
+    }
+    depths = {("fno", "cylinder"): (12, 12), ("fno", "foil"): (3, 12), ("fno", "fsi"): (0, 12)}
+    values = Values(numbers, depths=depths)
+    assert values.at_final_depth(("rmse",)) == [("fno", "cylinder")]
+    notes = " ".join(score_sheet(study("main"), values).notes)
+    assert "(l* = L) in 1 of 3 pairs" in notes
+    assert "l* is 0 to 12" in notes  # nowhere is the final depth below full finetuning
+    assert len(Values(numbers).at_final_depth(("rmse", "frmse"))) == 3
+
+
+def test_ridge_sentences_count_selected_values_and_rises_by_backbone():
+    scores = {"finetuned": 2.0, "ridge_1e-08": 1.0, "ridge_1e-02": 0.9, "ridge_1e+00": 1.2}
+    numbers = {
+        (backbone, "foil", row, "rmse"): value * (1 + (backbone == "fno" and row[-1] == "0"))
+        for backbone in ("fno", "dpot_s")
+        for row, value in scores.items()
+    }
+    starred = frozenset({("fno", "foil", "ridge_1e-02"), ("dpot_s", "foil", "ridge_1e-08")})
+    notes = " ".join(score_sheet(study("ridge"), Values(numbers, starred=starred)).notes)
+    assert "RMSE changes by 140.0 % (FNO), 20.0 % (DPOT-S)" in notes
+    assert "below the source's at every value in 1 of 2 pairs" in notes
+    assert "has the lowest RMSE of the sweep, ties included, in 1 of 2 pairs" in notes
+
+
 def test_every_published_value_is_there():
     sizes = {name: len(published(name).numbers) for name in published_studies()}
     extra = 3 * 5 * 2  # the hidden reference of the combination rules

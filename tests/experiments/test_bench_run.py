@@ -1,6 +1,7 @@
 """Two pairs of the mini preset through every study; interrupted, resumed, failed, cached."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -10,16 +11,21 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+import torch
 from typer.testing import CliRunner
 
-from r2no.adaptation import load, readouts, score_readouts
+from r2no.adaptation import Trajectories, load, readouts, score_readouts
 from r2no.cli.main import app
+from r2no.data import ArrayWindows
+from r2no.data.normalise import Normaliser
 from r2no.data.realpdebench import write_tiny
+from r2no.data.window import batches
 from r2no.errors import ConfigError
 from r2no.experiments.bench import (
     FIGURES,
     STUDIES,
     BenchConfig,
+    compare_sheet,
     draw,
     load_results,
     plan_sheet,
@@ -31,7 +37,10 @@ from r2no.experiments.bench.pair import Place
 from r2no.experiments.bench.passes import stored_errors
 from r2no.experiments.bench.readouts import retained_depths
 from r2no.experiments.bench.run import Outcome, in_processes
+from r2no.experiments.bench.sources import released
+from r2no.experiments.bench.theory import Contraction, errors_by_trajectory, selection_summary
 from r2no.experiments.realpdebench.sources import open_source
+from r2no.repair import RepairUNet
 from r2no.training import Reporter
 
 UNITS = [("cylinder", "fno"), ("combustion", "unet")]
@@ -311,6 +320,7 @@ def test_plan_counts_what_is_left(run, data, tmp_path):
     sizes = {split: len(windows) for split, windows in place.windows().items()}
     batch = min(8, sizes["train"])
     expected = 3 * 4 * (8 * batch + 2 * sizes["val"] + sizes["val"] + sizes["test"])
+    expected += 4 * sizes["val"]  # the first member's errors by cell
     assert fresh.rows[0][6].text == str(expected)
 
 
@@ -332,6 +342,185 @@ def test_results_of_different_settings_are_not_mixed(run, tmp_path):
         load_results(tmp_path)
     with pytest.raises(ConfigError, match="holds no results"):
         load_results(tmp_path / "nothing")
+
+
+def kept_model(run: Path, data: Path, system: str, backbone: str):
+    """The adapted model of a finished pair, and its windows."""
+    place = Place(config(data, run, system, backbone), system, backbone, "finetune")
+    (folder,) = (run / "adapt").glob(f"{place.name}-*")
+    path = folder / "model.r2no" / "source.safetensors"
+    reading = place.config.benchmark(system, backbone)
+    source = open_source(reading, path, cache=None, reporter=Reporter(quiet=True))
+    return load(folder / "model.r2no", source.operator), place.windows()
+
+
+def test_errors_by_trajectory_add_up_to_those_of_the_fit_split(run, data):
+    model, windows = kept_model(run, data, "cylinder", "fno")
+    found = errors_by_trajectory(model, windows["val"], Reporter(quiet=True))
+    assert found.shape[1:] == (5, 16 * 4, 2)
+    counts = windows["val"].origins[:, 0].unique(return_counts=True)[1]
+    total = (found * counts[:, None, None, None]).sum((0, 2, 3))
+    torch.testing.assert_close(total, model.fit_errors.total()[0], rtol=1e-5, atol=0)
+
+
+def test_price_of_selection_is_of_all_cells_with_bounds_of_the_fit_split():
+    errors = torch.zeros(2, 3, 4, 2, dtype=torch.float64)  # trajectory, depth, cell, channel
+    errors[0, :, 0, 0] = torch.tensor([4.0, 1.0, 2.0])
+    errors[1, :, 0, 0] = torch.tensor([2.0, 3.0, 2.0])
+    errors[1, :, 3, 1] = torch.tensor([1.0, 5.0, 5.0])
+    found = selection_summary(errors, checkpoints=12)
+    assert (found["trajectories"], found["regions"], found["occupied"]) == (2, 8, 2)
+    unit = math.sqrt(math.log(2 * 8 * 3 * 12 / 0.05) / (2 * 2))
+    assert found["twice_total"] == pytest.approx(2 * (4 + 5) * unit)
+    assert found["gap"] == pytest.approx((3 + 0.5) - (2 + 0.5))  # depth 0 against 1 or 2 and 0
+
+
+def test_results_hold_the_price_of_all_cells(run, data):
+    for (_, system, _), content in load_results(run).items():
+        price = content["theory"]["selection"]
+        channels = {"cylinder": 2, "combustion": 1}[system]
+        place = Place(config(data, run, system, "fno"), system, "fno", "finetune")
+        origins = place.windows()["val"].origins
+        assert price["regions"] == 16 * 4 * channels
+        assert price["occupied"] <= content["cost"]["occupied_cells"] * channels
+        assert price["trajectories"] == len(origins[:, 0].unique())
+
+
+def test_contraction_is_of_all_channels_at_the_target_as_trained(rng):
+    frames = torch.randn(6, 8, 8, 3, generator=rng)
+    windows = ArrayWindows([frames.numpy()], 2, 2, measured=(0, 1))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = RepairUNet(2 * 3, 2 * 3, 4, 1).eval()
+        module.last.weight.data.mul_(100)  # a step large enough to tell targets apart
+    scale = Normaliser(torch.tensor([1.0, 0.0, -1.0]), torch.tensor([2.0, 1.0, 0.5]))
+    loops = Trajectories((module,), Normaliser.identity(3), scale, 4, 0.2)
+    numbers, window = next(iter(batches(windows, 1)))
+    source = torch.randn(1, 2, 8, 8, 3, generator=rng)
+    found = Contraction(loops, windows, 1)
+    with torch.no_grad():
+        found.begin(numbers, window, source)
+        for _, _, iterate in loops(window.history, source):
+            found.add(iterate)
+        found.end()
+        target = window.target.clone()
+        target[..., 2] = source[..., 2]  # not measured
+        step = 0.2 * module(window.history, scale(target))
+        zeroed = 0.2 * module(window.history, scale(window.target))
+    (report,) = found.reports
+    assert report.bias == pytest.approx(float(step.norm()), rel=1e-4)
+    assert abs(report.bias - float(zeroed.norm())) > 1e-3
+    assert report.errors[0] == pytest.approx(float((scale(source) - scale(target)).norm()))
+
+
+def test_results_of_the_first_format_are_read_and_scored_again_without_training(
+    run, data, tmp_path
+):
+    shutil.copytree(run, tmp_path / "old")
+    old, place = tmp_path / "old", "combustion-unet-finetune"
+    path = old / "results" / f"{place}.json"
+    content = json.loads(path.read_text())
+    for key in ("step_ratio", "pair_ratio"):
+        del content["theory"]["contraction"][key]
+    for key in ("regions", "occupied", "common_error"):
+        del content["theory"]["selection"][key]
+    path.write_text(json.dumps(content | {"format": "r2no.bench/1"}))
+    for name in STUDIES:
+        assert study_sheet(name, old).rows
+    (line,) = (row for row in study_sheet("theory", old).rows if row[0].text == "U-Net")
+    assert {cell.text for cell in line[2:]} == {"-"}
+    assert len(draw("theory", load_results(old), old, tmp_path / "figures")) == 1
+    (artifact,) = (old / "adapt").glob(f"{place}-*/model.r2no/manifest.json")
+    before = artifact.read_bytes(), artifact.stat().st_mtime_ns
+    (outcome,) = run_bench(config(data, old, "combustion", "unet"))
+    assert outcome.state == "done"
+    assert (artifact.read_bytes(), artifact.stat().st_mtime_ns) == before
+    again = json.loads(path.read_text())
+    theirs = json.loads((run / "results" / path.name).read_text())
+    assert again["readouts"] == theirs["readouts"]
+    assert again["theory"] == theirs["theory"]
+
+
+def test_both_norms_of_the_spectral_loss_stand_side_by_side(run, data, tmp_path):
+    both = tmp_path / "both"
+    shutil.copytree(run, both)
+    before = {path: path.read_bytes() for path in (both / "results").iterdir()}
+    common = ["bench", "run", "--preset", "mini", "--data", data, "--out", both]
+    common += ["--system", "combustion", "--backbone", "unet"]
+    assert "2 of 2 results" in command(*common, "--norm", "ortho", "--norm", "forward")
+    assert {path: path.read_bytes() for path in before} == before
+    with pytest.raises(ConfigError, match=r"norms ortho and forward.*--norm"):
+        load_results(both)
+    with pytest.raises(ConfigError, match="Did you mean `forward`"):
+        load_results(both, "foward")
+    ortho, forward = (load_results(both, norm) for norm in ("ortho", "forward"))
+    assert (len(ortho), list(forward)) == (3, [("unet", "combustion", "finetune")])
+    place = ("unet", "combustion", "finetune")
+    assert ortho[place]["readouts"]["r2no"] != forward[place]["readouts"]["r2no"]
+    assert ortho[place]["readouts"]["source"] == forward[place]["readouts"]["source"]
+    text = command("bench", "compare", "--run", both, "--study", "main")
+    assert "| Ours (ortho) | Ours (forward) | Published |" in text
+    assert "norm=forward, coefficients divided by the number of grid points" in text
+    assert "norm=ortho, the unitary transform" in text
+    rows = [row for row in text.splitlines() if row.startswith("| FNO | Cylinder |")]
+    assert all(row.count("| - |") for row in rows)  # not run with the other norm
+    assert "Wrote" in command("bench", "figure", "qualitative", "--run", both, "--norm", "forward")
+    assert list((both / "figures-forward").glob("*.png"))
+
+
+def test_comparison_names_the_norm_of_a_single_run(run):
+    sheet = compare_sheet("main", load_results(run))
+    assert ("", "Ours (ortho)") in sheet.header
+    assert any("norm=ortho, the unitary transform" in note for note in sheet.notes)
+
+
+def test_qualitative_figures_show_every_measured_channel(run, tmp_path):
+    names = {path.stem for path in draw("qualitative", load_results(run), run, tmp_path)}
+    assert names == {
+        "qualitative-cylinder-fno-u",
+        "qualitative-cylinder-fno-v",
+        "qualitative-combustion-unet-observed",
+    }
+
+
+def test_figure_1_shows_a_measurement_and_the_regions_of_each_system(run, tmp_path):
+    for name in ("observation", "regions"):
+        paths = draw(name, load_results(run), run, tmp_path)
+        assert [path.stem for path in paths] == [f"{name}-combustion", f"{name}-cylinder"]
+    with pytest.raises(ConfigError, match="Did you mean `regions`"):
+        draw("region", load_results(run), run, tmp_path)
+
+
+def test_released_cno_is_refused_until_it_is_accepted(data, tmp_path):
+    path = tmp_path / "weights" / "cylinder" / "cno" / "finetune.pth"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"released")
+    given = {"preset": "mini", "data": data, "out": tmp_path / "out", "systems": ("cylinder",)}
+    given |= {"backbones": ("cno",), "checkpoints": tmp_path / "weights"}
+    study = BenchConfig.of(**given)
+    assert released(study, "cylinder", "cno", "pretrained") is None
+    message = r"finetune\.pth.*does not work.*0\.03524.*--accept"
+    for refused in (
+        lambda: released(study, "cylinder", "cno", "finetune"),
+        lambda: run_bench(study),
+        lambda: plan_sheet(study, calibrate=False),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            refused()
+    assert not (tmp_path / "out").exists()  # before any work
+    accepted = BenchConfig.of(**given, accept=True)
+    assert released(accepted, "cylinder", "cno", "finetune") == path
+    assert accepted.settings_key() == study.settings_key()
+
+
+def test_cno_that_r2no_finetuned_is_taken(run, data, tmp_path):
+    """Any checkpoint of r2no will do: it brings its network and was not released."""
+    (made,) = (run / "sources").glob("cylinder-fno-finetune-*/checkpoint.safetensors")
+    path = tmp_path / "weights" / "cylinder" / "cno" / "finetune.safetensors"
+    path.parent.mkdir(parents=True)
+    shutil.copy(made, path)
+    given = {"preset": "mini", "data": data, "checkpoints": tmp_path / "weights"}
+    assert released(BenchConfig.of(**given), "cylinder", "cno", "finetune") == path
 
 
 def test_paper_preset_is_the_published_setting():

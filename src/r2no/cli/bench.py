@@ -27,9 +27,16 @@ Dpot = Annotated[Path | None, typer.Option(help="DPOT's released backbone.")]
 Members = Annotated[int | None, typer.Option(help="Repair modules; published: 3.")]
 Compat = Annotated[str | None, typer.Option(help="benchmark: score as the benchmark does.")]
 Extent = Annotated[str | None, typer.Option(help="corner (default) or ellipse.")]
-Norm = Annotated[str | None, typer.Option(help="Of the spectral loss: ortho or forward.")]
+Norms = Annotated[
+    list[str] | None,
+    typer.Option("--norm", help="Of the spectral loss: ortho (default), forward; repeat for both."),
+]
+Norm = Annotated[
+    str | None, typer.Option(help="Results of this spectral loss, where the run has both.")
+]
 Exponent = Annotated[float | None, typer.Option(help="p of the window weight; published: 1.")]
 Statistics = Annotated[str | None, typer.Option(help="exact, benchmark, or a file.")]
+Accept = Annotated[bool, typer.Option("--accept", help="Use released files known not to work.")]
 BatchSize = Annotated[int | None, typer.Option(help="Windows per batch when not training.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
 Study = Annotated[str, typer.Argument(help="main, combination-rule, ...; see --help.")]
@@ -50,10 +57,11 @@ def run(
     members: Members = None,
     compat: Compat = None,
     extent: Extent = None,
-    norm: Norm = None,
+    norm: Norms = None,
     weight_exponent: Exponent = None,
     statistics: Statistics = None,
     batch_size: BatchSize = None,
+    accept: Accept = False,
     jobs: Jobs = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each process.")] = None,
 ) -> None:
@@ -61,11 +69,13 @@ def run(
 
     Example: r2no bench run --preset mini --out bench-out --system cylinder --backbone fno
     """
-    given = _given(locals(), "jobs", "threads")
+    given = _given(locals(), "jobs", "threads", "norm")
     from r2no.experiments.bench import BenchConfig, run_bench
 
-    config = BenchConfig.of(**given)
-    outcomes = run_bench(config, jobs=jobs, threads=threads, reporter=Reporter())
+    configs = [BenchConfig.of(**given, norm=one) for one in norm or ["ortho"]]
+    outcomes = []
+    for config in configs:
+        outcomes += run_bench(config, jobs=jobs, threads=threads, reporter=Reporter())
     failed = [outcome for outcome in outcomes if outcome.state == "failed"]
     _say(
         f"{len(outcomes) - len(failed)} of {len(outcomes)} results are in {out}/results. "
@@ -90,10 +100,11 @@ def plan(
     members: Members = None,
     compat: Compat = None,
     extent: Extent = None,
-    norm: Norm = None,
+    norm: Norms = None,
     weight_exponent: Exponent = None,
     statistics: Statistics = None,
     batch_size: BatchSize = None,
+    accept: Accept = False,
     jobs: Jobs = 1,
     calibrate: Annotated[bool, typer.Option(help="Time unit costs on this machine.")] = True,
 ) -> None:
@@ -101,11 +112,11 @@ def plan(
 
     Example: r2no bench plan --data ROOT --checkpoints checkpoints --jobs 4
     """
-    given = _given(locals(), "jobs", "calibrate")
+    given = _given(locals(), "jobs", "calibrate", "norm")
     from r2no.experiments.bench import BenchConfig, plan_sheet
 
-    sheet = plan_sheet(BenchConfig.of(**given), jobs=jobs, calibrate=calibrate)
-    typer.echo(sheet.render("md"))
+    for config in [BenchConfig.of(**given, norm=one) for one in norm or ["ortho"]]:
+        typer.echo(plan_sheet(config, jobs=jobs, calibrate=calibrate).render("md"))
 
 
 @bench_app.command("table")
@@ -116,6 +127,7 @@ def table(
     frmse: Annotated[
         str, typer.Option(help="octant (the benchmark's) or full spectrum.")
     ] = "octant",
+    norm: Norm = None,
     output: Annotated[Path | None, typer.Option(help="Also write it here.")] = None,
 ) -> None:
     """Print the table of a study: of a run, or without one the paper's numbers.
@@ -129,23 +141,26 @@ def table(
 
     if frmse not in ("octant", "full"):
         raise ConfigError(f"`frmse` must be octant or full, but got `{frmse}`.")
-    sheet = study_sheet(study, run, frmse="frmse" if frmse == "octant" else "frmse_full")
+    metric = "frmse" if frmse == "octant" else "frmse_full"
+    sheet = study_sheet(study, run, frmse=metric, norm=norm)
     _write(sheet.render(form), output)
 
 
 @bench_app.command("figure")
 def figure(
-    study: Study,
+    name: Annotated[str, typer.Argument(help="diagnostic, regions, ...; see --help.")],
     run: Annotated[Path, typer.Option(help="Folder of a run.")],
-    out: Annotated[Path | None, typer.Option(help="Folder; default RUN/figures.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; default RUN/figures[-NORM].")] = None,
+    norm: Norm = None,
 ) -> None:
-    """Draw the figures of a study: diagnostic, columns, ridge, qualitative, theory.
+    """Draw a figure: observation, regions, diagnostic, columns, ridge, qualitative, theory.
 
     Example: r2no bench figure diagnostic --run bench-out
     """
     from r2no.experiments.bench import draw, load_results
 
-    for path in draw(study, load_results(run), run, out or run / "figures"):
+    folder = out or run / ("figures" if norm in (None, "ortho") else f"figures-{norm}")
+    for path in draw(name, load_results(run, norm), run, folder):
         _say(f"Wrote {path}.")
 
 
@@ -160,12 +175,14 @@ def compare(
 ) -> None:
     """Set a run beside the paper's values, pair by pair, with differences.
 
+    A run with both norms of the spectral loss is shown with both, side by side.
+
     Example: r2no bench compare --run bench-out --study main
     """
-    from r2no.experiments.bench import comparable, compare_sheet, load_results
+    from r2no.experiments.bench import comparable, compare_sheet, results_by_norm
 
-    results = load_results(run)
-    sheets = [compare_sheet(name, results) for name in ([study] if study else comparable())]
+    results = results_by_norm(run).values()
+    sheets = [compare_sheet(name, *results) for name in ([study] if study else comparable())]
     _write("\n".join(sheet.render(form) for sheet in sheets if sheet.rows), output)
 
 

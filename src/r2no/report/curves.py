@@ -92,6 +92,27 @@ def plot_frames(
     return _write(figure, path)
 
 
+def plot_channels(fields: Mapping[str, Tensor], path: PathLike, *, title: str = "") -> Path:
+    """Fields (height, width) beneath each other, each on a colour scale of its own.
+
+    Args:
+        fields: Name to field.
+        path: PNG to write.
+        title: Of the figure.
+    """
+    first = next(iter(fields.values()))
+    size = (5.6, (4.2 * first.shape[0] / first.shape[1] + 0.4) * len(fields) + 0.4)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(fields), 1, squeeze=False)
+    for axis, (name, values) in zip(axes[:, 0], fields.items(), strict=True):
+        image = axis.imshow(values.numpy(), origin="lower")
+        axis.set_xticks([])
+        axis.set_yticks([])
+        figure.colorbar(image, ax=axis, shrink=0.9, label=name)
+    figure.suptitle(title, fontsize=10)
+    return _write(figure, path)
+
+
 def _write(figure: Figure, path: PathLike) -> Path:
     with storage.atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130, facecolor="white")

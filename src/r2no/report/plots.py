@@ -5,12 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from r2no import storage
 from r2no._types import PathLike
 from r2no.ensemble import DepthErrors, SpectralEnsemble, on_plane, retention
+from r2no.spectral import FourierCells
 
 _COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7")
 
@@ -86,8 +88,7 @@ def plot_depth_bands(errors: DepthErrors, path: PathLike, *, title: str = "") ->
         if np.isnan(curve).all():
             continue
         colour = _COLOURS[band % len(_COLOURS)]
-        label = f"band {band + 1}" + (" (lowest)" if band == 0 else "")
-        axis.plot(curve, color=colour, label=label + (" (highest)" if band == bands - 1 else ""))
+        axis.plot(curve, color=colour, label=_band_name(band, bands))
         best = int(np.nanargmin(curve))
         axis.plot(best, curve[best], "o", color=colour, markersize=7)
     axis.axhline(0, color="0.6", linewidth=0.8)
@@ -98,19 +99,53 @@ def plot_depth_bands(errors: DepthErrors, path: PathLike, *, title: str = "") ->
     return _write(figure, path)
 
 
+def plot_regions(cells: FourierCells, path: PathLike, *, title: str = "") -> Path:
+    """Which band each wavenumber lies in (M10), in the colours of :func:`plot_depth_bands`."""
+    plane = on_plane(torch.arange(cells.num_cells).double(), cells).numpy()
+    figure = Figure(figsize=(6.2, 4.0), layout="constrained")
+    axis = figure.subplots()
+    colours = [_COLOURS[band % len(_COLOURS)] for band in range(cells.num_cells)]
+    axis.imshow(
+        plane,
+        origin="lower",
+        extent=_extent(cells.grid),
+        cmap=ListedColormap(colours),
+        vmin=-0.5,
+        vmax=cells.num_cells - 0.5,
+        aspect="auto",
+    )
+    for band, colour in enumerate(colours):
+        axis.plot([], [], "s", color=colour, label=_band_name(band, cells.num_cells))
+    axis.set_xlabel("horizontal wavenumber")
+    axis.set_ylabel("vertical wavenumber")
+    axis.set_title(title, fontsize=10)
+    figure.legend(fontsize=8, frameon=False, loc="outside right upper")
+    return _write(figure, path)
+
+
+def _band_name(band: int, bands: int) -> str:
+    ends = {0: " (lowest)", bands - 1: " (highest)"}
+    return f"band {band + 1}{ends.get(band, '')}"
+
+
+def _extent(grid: tuple[int, ...]) -> tuple[float, float, float, float]:
+    """Edges of the centred Fourier plane of a 2-D grid."""
+    height, width = grid
+    return (
+        -(width // 2) - 0.5,
+        (width - 1) // 2 + 0.5,
+        -(height // 2) - 0.5,
+        (height - 1) // 2 + 0.5,
+    )
+
+
 def plot_retention(
     ensemble: SpectralEnsemble, path: PathLike, *, channel_names: Sequence[str] = ()
 ) -> Path:
     """The retention map: size of the repair and share of the error it removes, by cell."""
     found = retention(ensemble)
     channels = found.gain.shape[1]
-    height, width = ensemble.cells.grid
-    extent = (
-        -(width // 2) - 0.5,
-        (width - 1) // 2 + 0.5,
-        -(height // 2) - 0.5,
-        (height - 1) // 2 + 0.5,
-    )
+    extent = _extent(ensemble.cells.grid)
     figure = Figure(figsize=(9.6, 2.9 * channels + 0.6), layout="constrained")
     axes = figure.subplots(channels, 2, squeeze=False)
     reach = max(0.05, float(found.gain.nan_to_num(0.0).abs().max()))

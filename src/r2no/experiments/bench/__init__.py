@@ -1,6 +1,7 @@
 """The paper's experiments: declared studies, resumable runs, tables, figures, comparison.
 
-One pass over the fit split (sums) and one over the test split feed every study (M5-M12).
+One pass over the fit split (sums) and one over the test split feed every study (M5-M12); the price
+of selection takes the first member over the fit split once more.
 """
 
 from r2no.experiments.bench.compare import comparable, compare_sheet
@@ -8,7 +9,7 @@ from r2no.experiments.bench.config import BenchConfig
 from r2no.experiments.bench.figures import FIGURES, draw
 from r2no.experiments.bench.plan import plan_sheet
 from r2no.experiments.bench.published import published, published_studies
-from r2no.experiments.bench.results import load_results, study_values
+from r2no.experiments.bench.results import load_results, results_by_norm, study_values
 from r2no.experiments.bench.run import Outcome, run_bench
 from r2no.experiments.bench.sheets import FORMATS, Sheet
 from r2no.experiments.bench.show import study_sheet
@@ -30,6 +31,7 @@ __all__ = [
     "plan_sheet",
     "published",
     "published_studies",
+    "results_by_norm",
     "run_bench",
     "score_sheet",
     "study",

@@ -29,9 +29,10 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
 
     ``preset="paper"`` is the published setting, ``"mini"`` the same code on small synthetic data
     with small networks. ``checkpoints`` holds released weights, SYSTEM/BACKBONE/PARADIGM.pth, as
-    ``r2no checkpoints fetch`` writes them; what is not there is trained. ``dpot`` is DPOT's
-    released backbone. ``compat``, ``extent``, ``norm`` and ``weight_exponent`` switch the
-    ambiguous points of docs/reproduction.md.
+    ``r2no checkpoints fetch`` writes them; what is not there is trained, and a file of which the
+    paper says that it does not work is used with ``accept`` only. ``dpot`` is DPOT's released
+    backbone. ``compat``, ``extent``, ``norm`` and ``weight_exponent`` switch the ambiguous points
+    of docs/reproduction.md; results of both norms stand beside each other below ``out``.
     """
 
     preset: Literal["paper", "mini"] = "paper"
@@ -53,6 +54,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
     statistics: str = "exact"
     layout: Literal["auto", "arrow", "hdf5"] = "auto"
     checkpointing: bool = False
+    accept: bool = Field(default=False, description="Use released files known not to work.")
 
     @field_validator("systems")
     @classmethod

@@ -6,6 +6,7 @@ from typing import Any
 
 from r2no import storage
 from r2no.errors import ConfigError
+from r2no.experiments.bench.pair import FORMAT
 from r2no.experiments.bench.results import Results
 from r2no.experiments.bench.sheets import Cell, Sheet, cells
 from r2no.experiments.bench.studies import BACKBONES, SYSTEM_NAMES, study
@@ -59,13 +60,28 @@ def _diagnostic(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]
 
 
 def _theory(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
+    if not has_theory(content):
+        yield cells(*["-"] * 12)
+        return
     found, price = content["theory"]["contraction"], content["theory"]["selection"]
     bounded = f"{found['bound_holds']} of {found['contracting']} of {found['windows']}"
     distance = " to ".join(map(_number, found["fixed_point_distance"])) or "-"
-    spreads = (" / ".join(map(_number, found[key])) for key in ("factor", "bias"))
+    names = "factor", "step_ratio", "pair_ratio", "bias"
+    spreads = [" / ".join(map(_digits, found[key])) for key in names]
     errors = (_number(found[key][1]) for key in ("error_source", "error_final"))
-    prices = price["trajectories"], _number(price["twice_total"]), _number(price["gap"])
-    yield cells(*spreads, *errors, bounded, distance, *prices)
+    prices = _number(price["twice_total"]), _number(price["gap"])
+    regions = f"{price['regions']} ({price['occupied']})"
+    yield cells(*spreads, *errors, bounded, distance, price["trajectories"], regions, *prices)
+
+
+def has_theory(content: dict[str, Any]) -> bool:
+    """Whether a result holds today's estimates, not those of the first format."""
+    return content["format"] == FORMAT
+
+
+def _digits(value: float) -> str:
+    """Enough of them to see on which side of 1 a ratio lies."""
+    return f"{value:.5g}"
 
 
 def _qualitative(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
@@ -83,8 +99,7 @@ def _qualitative(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...
 
 def load_fields(content: dict[str, Any], run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The stored fields of a pair's window, target first, and their frames and channels."""
-    name = f"{content['system']}-{content['backbone']}-{content['source']}.safetensors"
-    tensors, notes = storage.load_tensors(run / "results" / name)
+    tensors, notes = storage.load_tensors(run / "results" / f"{content['file']}.safetensors")
     return {key: tensors[key] for key in FIELD_NAMES}, notes
 
 
@@ -96,6 +111,7 @@ def _cost(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
     memory = f"{cost['peak_memory_bytes'] / 2**20:.0f}"
     start, loop, base = second["source"], second["rollout"] / members, cost["source_parameters"]
     steps = content["steps"]
+    size = module, weights, cost["occupied_cells"], content["windows"]["val"]
     single = weights * (steps + 1) // (members * steps + 1)  # of the one-member ensemble
     for label, evaluations, seconds, parameters in (
         ("Full finetuning", 0, start, base),
@@ -109,7 +125,7 @@ def _cost(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
         ),
     ):
         ratio = f"{cost['readouts_over_rollout']:.3f}"
-        yield cells(label, evaluations, f"{seconds:.4g}", parameters, memory, ratio)
+        yield cells(label, evaluations, f"{seconds:.4g}", parameters, memory, ratio, *size)
 
 
 _Maker = Callable[[dict[str, Any], Path], Iterator[tuple[Cell, ...]]]
@@ -120,16 +136,26 @@ _MAKERS: dict[str, tuple[tuple[str, ...], _Maker, tuple[str, ...]]] = {
         (
             "Bands run from low to high frequency; in brackets the change of fRMSE at that depth.",
             "The gap is what one common depth costs, as a share of its squared error.",
+            "l* (fit) is the depth of IRNO (l*); `r2no bench table main` counts how often it is L.",
         ),
     ),
     "theory": (
-        ("q", "d", "e_0", "e_L", "bound holds", "distance to fixed point", "n", "2 sum xi", "gap"),
+        (
+            *("q", "step ratio", "pair ratio", "d", "e_0", "e_L", "bound holds"),
+            *("distance to fixed point", "n", "N_Omega (occupied)", "2 sum xi", "gap"),
+        ),
         _theory,
         (
-            "q and d: smallest / median / largest over the windows, in the loop's units; q from "
-            "below.",
-            "The bound is evaluated where q < 1; 2 sum xi is the Hoeffding price of choosing a "
-            "depth by band, beside the gap that choosing can win, in squared physical units.",
+            "q, the larger of both ratios, and d: smallest / median / largest over the windows, "
+            "all channels, in the loop's units; q is estimated from below and refutes a "
+            "contraction where it is not below 1.",
+            "d is the step at the target as training completes it, unmeasured channels being the "
+            "source's; e_0 and e_L are medians. The bound is evaluated where q < 1.",
+            "2 sum xi is the Hoeffding price of choosing a depth in each of the N_Omega cells, "
+            "with C_b from the n trajectories of the fit split, beside the gap that choosing wins "
+            "there, in squared physical units.",
+            "A row of dashes is a result of an earlier version with other estimates; `r2no bench "
+            "run` scores it again, without training.",
         ),
     ),
     "qualitative": (
@@ -138,11 +164,16 @@ _MAKERS: dict[str, tuple[tuple[str, ...], _Maker, tuple[str, ...]]] = {
         ("The middle window of the test split; the figure shows the same fields.",),
     ),
     "cost": (
-        ("Method", "evaluations", "s per window", "parameters", "peak MB", "readouts / roll-out"),
+        (
+            *("Method", "evaluations", "s per window", "parameters", "peak MB"),
+            *("readouts / roll-out", "of a module", "weights", "occupied cells", "fit windows"),
+        ),
         _cost,
         (
-            "Peak memory is of the process that ran the pair; the last column compares all "
+            "Peak memory is of the process that ran the pair; readouts / roll-out compares all "
             "readouts of all studies with the roll-out that feeds them.",
+            "The last four are of the pair: parameters of a repair module, weights of the "
+            "ensemble of all members, occupied cells of a channel, windows of the fit split.",
         ),
     ),
 }

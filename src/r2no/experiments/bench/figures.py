@@ -1,5 +1,6 @@
 """Figures of the studies, from a run's results."""
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -7,20 +8,28 @@ from typing import Any
 
 from r2no.data.realpdebench.systems import choice
 from r2no.errors import ConfigError
-from r2no.experiments.bench.details import FIELD_NAMES, load_fields
+from r2no.experiments.bench.details import FIELD_NAMES, has_theory, load_fields
 from r2no.experiments.bench.passes import stored_errors
 from r2no.experiments.bench.results import Results, study_values
 from r2no.experiments.bench.studies import BACKBONES, METRIC_NAMES, SYSTEM_NAMES, study
-from r2no.report import Curve, Labels, plot_curves, plot_depth_bands, plot_frames
+from r2no.report import (
+    Curve,
+    Labels,
+    plot_channels,
+    plot_curves,
+    plot_depth_bands,
+    plot_frames,
+    plot_regions,
+)
 
 
 def draw(name: str, results: Results, run: Path, out: Path) -> list[Path]:
-    """Draw the figures of a study below ``out`` and return their paths.
+    """Draw a figure of each pair, or of the whole run, below ``out`` and return the paths.
 
     Raises:
-        ConfigError: if the study has none, or the run has nothing to draw.
+        ConfigError: for an unknown figure, or if the run has nothing to draw.
     """
-    wanted = choice("study with figures", study(name).name, tuple(_DRAWERS))
+    wanted = choice("figure", name.replace("_", "-"), FIGURES)
     paths = _DRAWERS[wanted](results, run, out)
     if not paths:
         raise ConfigError(f"`{run}` has no finetuned pair to draw `{wanted}` for.")
@@ -35,8 +44,40 @@ def _title(content: dict[str, Any]) -> str:
     return f"{BACKBONES[content['backbone']]} on {SYSTEM_NAMES[content['system']]}"
 
 
-def _file(out: Path, name: str, content: dict[str, Any]) -> Path:
-    return out / f"{name}-{content['system']}-{content['backbone']}.png"
+def _file(out: Path, name: str, content: dict[str, Any], channel: str = "") -> Path:
+    parts = name, content["system"], content["backbone"], re.sub(r"\W+", "-", channel)
+    return out / f"{'-'.join(filter(None, parts))}.png"
+
+
+def _systems(results: Results) -> list[dict[str, Any]]:
+    """The first pair of each system: its measurements and its grid are those of all."""
+    first: dict[str, dict[str, Any]] = {}
+    for content in _finetuned(results):
+        first.setdefault(content["system"], content)
+    return list(first.values())
+
+
+def _observation(results: Results, run: Path, out: Path) -> list[Path]:
+    """Figure 1 (a): the first shown frame of the target."""
+    paths = []
+    for content in _systems(results):
+        fields, notes = load_fields(content, run)
+        path = out / f"observation-{content['system']}.png"
+        shown = dict(zip(notes["channels"], fields["target"][0].unbind(-1), strict=True))
+        paths.append(plot_channels(shown, path, title=SYSTEM_NAMES[content["system"]]))
+    return paths
+
+
+def _regions(results: Results, run: Path, out: Path) -> list[Path]:
+    """Figure 1 (b): the bands of figure 1 (c) on the Fourier plane."""
+    return [
+        plot_regions(
+            stored_errors(content["diagnostic"]).cells,
+            out / f"regions-{content['system']}.png",
+            title=SYSTEM_NAMES[content["system"]],
+        )
+        for content in _systems(results)
+    ]
 
 
 def _diagnostic(results: Results, run: Path, out: Path) -> list[Path]:
@@ -54,10 +95,11 @@ def _qualitative(results: Results, run: Path, out: Path) -> list[Path]:
     paths = []
     for content in _finetuned(results):
         fields, notes = load_fields(content, run)
-        shown = {FIELD_NAMES[name]: values[..., 0] for name, values in fields.items()}
-        path = _file(out, "qualitative", content)
-        label = f"{_title(content)}: {notes['channels'][0]}"
-        paths.append(plot_frames(shown, path, frames=notes["frames"], label=label))
+        for number, channel in enumerate(notes["channels"]):
+            shown = {FIELD_NAMES[name]: values[..., number] for name, values in fields.items()}
+            path = _file(out, "qualitative", content, channel)
+            label = f"{_title(content)}: {channel}"
+            paths.append(plot_frames(shown, path, frames=notes["frames"], label=label))
     return paths
 
 
@@ -109,7 +151,7 @@ def _theory(results: Results, run: Path, out: Path) -> list[Path]:
     paths = []
     for content in _finetuned(results):
         found = content["theory"]["contraction"]
-        if not found["errors"]:
+        if not (has_theory(content) and found["errors"]):
             continue
         depths = [float(depth) for depth in range(len(found["errors"]))]
         curves = [Curve("error of the iterate", depths, found["errors"])]
@@ -123,6 +165,8 @@ def _theory(results: Results, run: Path, out: Path) -> list[Path]:
 
 
 _DRAWERS: dict[str, Callable[[Results, Path, Path], list[Path]]] = {
+    "observation": _observation,
+    "regions": _regions,
     "diagnostic": _diagnostic,
     "columns": _columns,
     "ridge": _ridge,

@@ -18,14 +18,16 @@ from r2no.experiments.bench.config import BenchConfig
 from r2no.experiments.bench.passes import Scorer, TestPass, diagnostic, shown_frames
 from r2no.experiments.bench.readouts import StudyReadouts, study_readouts
 from r2no.experiments.bench.studies import SourceName
-from r2no.experiments.bench.theory import selection_summary
+from r2no.experiments.bench.theory import errors_by_trajectory, selection_summary
 from r2no.experiments.realpdebench.evaluation import Protocol
 from r2no.experiments.realpdebench.run import ARTIFACT
 from r2no.experiments.realpdebench.sources import Source, is_artifact, open_source, save_artifact
 from r2no.experiments.realpdebench.windows import check_operator, open_windows
 from r2no.training import Reporter
 
-FORMAT = "r2no.bench/1"
+#: Results of the first format hold other estimates of the theory; all are read.
+FORMATS = ("r2no.bench/1", "r2no.bench/2")
+FORMAT = FORMATS[-1]
 _SPLITS = ("train", "val", "test")
 
 
@@ -45,18 +47,19 @@ class Place:
 
     @property
     def result(self) -> Path:
-        """Scores and everything else the tables read."""
-        return self.config.out / "results" / f"{self.name}.json"
+        """Scores and everything else the tables read; those of the other norm have its name."""
+        norm = "" if self.config.norm == "ortho" else f"-{self.config.norm}"
+        return self.config.out / "results" / f"{self.name}{norm}.json"
 
     @property
     def fields(self) -> Path:
         """The fields that the qualitative figure shows."""
-        return self.config.out / "results" / f"{self.name}.safetensors"
+        return self.result.with_suffix(".safetensors")
 
     def key(self, checkpoint: Path, windows: dict[str, RealPDEBench]) -> str:
-        """Hash of all that the result depends on."""
+        """Hash of all that the adaptation depends on, the same for every format of results."""
         return storage.fingerprint(
-            FORMAT,
+            FORMATS[0],
             self.config.settings_key(),
             storage.file_sha256(checkpoint),
             [windows[split].fingerprint for split in _SPLITS],
@@ -73,10 +76,11 @@ class Place:
 
 
 def is_done(place: Place, key: str) -> bool:
-    """Whether the pair's result is there and belongs to this key."""
+    """Whether the pair's result is there, of today's format, and belongs to this key."""
     if not (place.result.is_file() and place.fields.is_file()):
         return False
-    return bool(storage.read_json(place.result).get("key") == key)
+    found = storage.read_json(place.result)
+    return (found.get("format"), found.get("key")) == (FORMAT, key)
 
 
 def run_pair(place: Place, checkpoint: Path, reporter: Reporter) -> bool:
@@ -111,7 +115,11 @@ def score_pair(
     frames = shown_frames(model.fields.horizon_frames)
     measured = [model.fields.channels[channel] for channel in model.fields.measured]
     storage.save_tensors(place.fields, found.fields, {"frames": frames, "channels": measured})
+    price = selection_summary(
+        errors_by_trajectory(model, windows["val"], reporter), checkpoints=_checkpoints(model)
+    )
     result = _result(place, model, chosen, found, windows)
+    result["theory"] = {"contraction": found.contraction.summary(), "selection": price}
     storage.write_json(place.result, {"format": FORMAT, "key": key, **result})
 
 
@@ -146,14 +154,6 @@ def _result(
     windows: Mapping[str, Windows],
 ) -> dict[str, Any]:
     config, loops = place.config, model.trajectories
-    train = model.settings.repair.train
-    fit_trajectories = len(windows["val"].origins[:, 0].unique())
-    price = selection_summary(
-        found.by_trajectory,
-        trajectories=fit_trajectories,
-        checkpoints=train.validations or train.epochs or 1,
-        regions=found.errors.cells.num_cells,
-    )
     return {
         "system": place.system,
         "backbone": place.backbone,
@@ -168,11 +168,16 @@ def _result(
         "readouts": found.scores,
         "ridges": chosen.ridges(),
         "diagnostic": diagnostic(found.errors, model.fit_errors),
-        "theory": {"contraction": found.contraction.summary(), "selection": price},
         "cost": _cost(model, found, len(windows["test"])),
         "data": {split: one.fingerprint for split, one in windows.items()},
         "versions": versions(),
     }
+
+
+def _checkpoints(model: AdaptedModel) -> int:
+    """N_ckpt, how many states of a module the fit split chose among."""
+    train = model.settings.repair.train
+    return train.validations or train.epochs or 1
 
 
 def _cost(model: AdaptedModel, found: TestPass, windows: int) -> dict[str, Any]:

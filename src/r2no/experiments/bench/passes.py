@@ -29,7 +29,6 @@ class TestPass:
     Attributes:
         scores: All metrics of every readout and of ``source``.
         errors: Squared errors by member, depth and band.
-        by_trajectory: Squared error per window of member 0 by trajectory, depth and band.
         contraction: Estimates along some trajectories of the first member.
         fields: Target and methods of one window at five frames, measured channels.
         seconds: Where the time went.
@@ -39,7 +38,6 @@ class TestPass:
 
     scores: dict[str, dict[str, float]]
     errors: DepthErrors
-    by_trajectory: Tensor
     contraction: Contraction
     fields: dict[str, Tensor] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -80,9 +78,6 @@ class Scorer:
             steps=loops.steps,
             measured=measured,
         )
-        self.origins = windows.origins[:, 0].unique(return_inverse=True)[1]
-        shape = (int(self.origins.max()) + 1, *self.errors.squared.shape[1:3])
-        self.by_trajectory = torch.zeros(shape, dtype=torch.float64)
         self.contraction = Contraction(loops, windows, theory)
         self.fields: dict[str, Tensor] = {}
         self.clock = _Clock()
@@ -100,12 +95,10 @@ class Scorer:
                 step.advance(len(numbers))
         if isinstance(self.windows, RealPDEBench):
             check_measured(seen, self.windows)
-        counts = self.origins.bincount()[:, None, None]
         scores = {name: score.compute() for name, score in self.scores.items()}
         return TestPass(
             scores | {name: scores[other] for name, other in self.chosen.aliases.items()},
             self.errors,
-            self.by_trajectory / counts,
             self.contraction,
             self.fields,
             self.clock.seconds,
@@ -119,13 +112,13 @@ class Scorer:
         self.errors.begin(window.target)
         wanted = transform(composition.residual(window.target), self.errors.cells)
         for member in range(len(loops.modules)):
-            self._record(numbers, member, 0, wanted)
+            self._record(member, 0, wanted)
         self.contraction.begin(numbers, window, source)
         self.clock.charge("readouts")
         for member, depth, iterate in loops(window.history, source):
             self.clock.charge("rollout")
             spectrum = composition.add(member, depth, iterate)
-            self._record(numbers, member, depth, wanted - spectrum)
+            self._record(member, depth, wanted - spectrum)
             if member == 0:
                 self.contraction.add(iterate)
             self.clock.charge("readouts")
@@ -135,16 +128,12 @@ class Scorer:
         self.contraction.end()
         self.clock.charge("readouts")
 
-    def _record(self, numbers: range, member: int, depth: int, error: Tensor) -> None:
-        """Add ‖P_b(y - h_ℓ)‖² to the errors by depth and, for member 0, by trajectory.
+    def _record(self, member: int, depth: int, error: Tensor) -> None:
+        """Add ‖P_b(y - h_ℓ)‖² to the errors by depth.
 
         F(y - h_ℓ) is F(y - h_0) - F(h_ℓ - h_0), so the readouts' transform serves here too.
         """
-        energy = band_energy(error, self.errors.cells)
-        self.errors.squared[member, depth] += energy.sum(0)
-        if member == 0:
-            place = self.origins[list(numbers)]
-            self.by_trajectory[:, depth].index_add_(0, place, energy.sum(2))
+        self.errors.squared[member, depth] += band_energy(error, self.errors.cells).sum(0)
 
     def _score(self, name: str, forecast: Tensor, numbers: range, window: Window) -> None:
         self.scores[name].update(self.protocol.scored(forecast), window.target, window.mask)

@@ -13,7 +13,7 @@ from r2no.experiments.bench.config import BenchConfig
 from r2no.experiments.bench.pair import Place, is_done
 from r2no.experiments.bench.run import prepare_data
 from r2no.experiments.bench.sheets import Sheet, cells
-from r2no.experiments.bench.sources import finished, released, source_config
+from r2no.experiments.bench.sources import check_sources, finished, released, source_config
 from r2no.experiments.bench.studies import BACKBONES, SYSTEM_NAMES, SourceName
 from r2no.experiments.realpdebench.run import ARTIFACT, CHECKPOINT
 from r2no.experiments.realpdebench.sources import is_artifact
@@ -43,6 +43,7 @@ def plan_sheet(config: BenchConfig, *, jobs: int = 1, calibrate: bool = True) ->
         jobs: Processes, among which the time is shared out.
         calibrate: Time one module evaluation and one training step per system on this machine.
     """
+    check_sources(config)
     prepare_data(config)
     timer = _Timer(config) if calibrate else None
     rows, seconds, evaluations, disk = [], 0.0, 0, 0.0
@@ -69,7 +70,8 @@ def plan_sheet(config: BenchConfig, *, jobs: int = 1, calibrate: bool = True) ->
             f"Time: about {seconds / 3600 / jobs:.1f} h with {jobs} job(s) of the threads it was "
             "measured with, on this machine's CPU."
         )
-    return Sheet("Plan", tuple(("", t) for t in (*_TITLES, *_NUMBERS)), tuple(rows), tuple(notes))
+    title = f"Plan, spectral norm {config.norm}"
+    return Sheet(title, tuple(("", t) for t in (*_TITLES, *_NUMBERS)), tuple(rows), tuple(notes))
 
 
 def pair_plan(place: Place) -> PairPlan:
@@ -88,7 +90,9 @@ def pair_plan(place: Place) -> PairPlan:
     trained, validated = _training(settings, sizes["train"], sizes["val"]) if todo else (0, 0)
     steps = settings.members * settings.repair.steps
     rolled = validated * settings.repair.steps
-    rolled += steps * (sizes["val"] * todo + sizes["test"] * (scores != "cached"))
+    rolled += steps * sizes["val"] * todo
+    if scores != "cached":  # and the first member once more on the fit split, for its errors
+        rolled += steps * sizes["test"] + settings.repair.steps * sizes["val"]
     disk = _disk(settings, windows, sizes) if todo else 0.0
     return PairPlan(place, (checkpoint, adaptation, scores), updates, batch, trained, rolled, disk)
 

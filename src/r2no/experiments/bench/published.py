@@ -6,7 +6,7 @@ from importlib import resources
 from typing import Any
 
 from r2no.errors import ConfigError
-from r2no.experiments.bench.studies import Study, study
+from r2no.experiments.bench.studies import Study, repair_budget, study
 from r2no.experiments.bench.values import Values
 
 
@@ -32,7 +32,9 @@ def published(name: str) -> Values:
         key, backbones = wanted.reference.key, {place[0] for place in numbers}
         main = _numbers("main")
         numbers |= {k: v for k, v in main.items() if k[2] == key and k[0] in backbones}
-    return Values(numbers, _labels(wanted))
+    rows = [row for row in wanted.rows if wanted.budget]
+    budgets = {row.key: repair_budget(row.readout, members=3, steps=12) for row in rows}
+    return Values(numbers, _labels(wanted), budgets=budgets)
 
 
 def _labels(wanted: Study) -> dict[str, str]:

@@ -6,36 +6,75 @@ from typing import Any
 
 from r2no import storage
 from r2no._types import PathLike
+from r2no.data.realpdebench.systems import choice
 from r2no.errors import ConfigError
-from r2no.experiments.bench.pair import FORMAT
-from r2no.experiments.bench.studies import BACKBONES, SOURCES, SYSTEM_NAMES, Row, Study
+from r2no.experiments.bench.pair import FORMATS
+from r2no.experiments.bench.studies import (
+    BACKBONES,
+    SOURCES,
+    SYSTEM_NAMES,
+    Row,
+    Study,
+    repair_budget,
+)
 from r2no.experiments.bench.values import Values
 
 #: By (backbone, system, source).
 Results = Mapping[tuple[str, str, str], dict[str, Any]]
 
 
-def load_results(run: PathLike) -> Results:
+def load_results(run: PathLike, norm: str | None = None) -> Results:
     """All results below a run's folder, in the paper's order.
+
+    Args:
+        run: The folder.
+        norm: Of the spectral loss, ``ortho`` or ``forward``; needed where the run has both.
 
     Raises:
         ConfigError: if there are none, or they were made with different settings.
     """
-    files = sorted((Path(run) / "results").glob("*.json"))
-    found = {}
-    for path in files:
+    found = results_by_norm(run)
+    if norm is None and len(found) > 1:
+        raise ConfigError(
+            f"`{run}` holds results of the spectral norms {' and '.join(found)}, which do not "
+            "belong into one table. Choose with `--norm`, or set them side by side with "
+            "`r2no bench compare`."
+        )
+    return found[choice("norm", norm, tuple(found))] if norm else next(iter(found.values()))
+
+
+def results_by_norm(run: PathLike) -> dict[str, Results]:
+    """The results of each norm of the spectral loss, the equation's first.
+
+    Raises:
+        ConfigError: if there are none, or those of one norm were made with different settings.
+    """
+    found: dict[str, dict[tuple[str, str, str], dict[str, Any]]] = {}
+    for path in sorted((Path(run) / "results").glob("*.json")):
         content = storage.read_json(path)
-        if content.get("format") == FORMAT:
-            found[content["backbone"], content["system"], content["source"]] = content
+        if content.get("format") in FORMATS:
+            place = content["backbone"], content["system"], content["source"]
+            same = found.setdefault(spectral_norm(content), {})
+            if place not in same or content["format"] > same[place]["format"]:
+                same[place] = content | {"file": path.stem}
     if not found:
         raise ConfigError(f"`{run}` holds no results. Make some with `r2no bench run`.")
-    if len({content["settings_key"] for content in found.values()}) > 1:
-        raise ConfigError(
-            f"`{run}` holds results of different settings, which do not belong into one table. "
-            "Run the study again with one setting, or give another folder."
-        )
+    for results in found.values():
+        if len({content["settings_key"] for content in results.values()}) > 1:
+            raise ConfigError(
+                f"`{run}` holds results of different settings, which do not belong into one "
+                "table. Run the study again with one setting, or give another folder."
+            )
     order = [(b, s, o) for b in BACKBONES for s in SYSTEM_NAMES for o in SOURCES]
-    return {place: found[place] for place in order if place in found}
+    return {
+        norm: {place: found[norm][place] for place in order if place in found[norm]}
+        for norm in sorted(found, reverse=True)
+    }
+
+
+def spectral_norm(content: Mapping[str, Any]) -> str:
+    """Of the spectral loss that a result's modules were trained with."""
+    return str(content["settings"]["repair"]["norm"])
 
 
 def study_values(wanted: Study, results: Results) -> Values:
@@ -48,7 +87,19 @@ def study_values(wanted: Study, results: Results) -> Values:
                 continue
             for metric, value in content["readouts"][row.readout].items():
                 numbers[backbone, system, row.key, metric] = float(value)
-    return Values(numbers, {row.key: row.label for row in rows}, _selected(wanted, results))
+    first = next(iter(results.values()))
+    size = {"members": first["members"], "steps": first["steps"]}
+    return Values(
+        numbers,
+        {row.key: row.label for row in rows},
+        _selected(wanted, results),
+        {row.key: repair_budget(row.readout, **size) for row in rows if wanted.budget},
+        {
+            (backbone, system): (content["diagnostic"]["common_depth_fit"], content["steps"])
+            for (backbone, system, source), content in results.items()
+            if source == "finetune"
+        },
+    )
 
 
 def _selected(wanted: Study, results: Results) -> frozenset[tuple[str, str, str]]:

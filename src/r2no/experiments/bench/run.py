@@ -15,7 +15,7 @@ from r2no import storage
 from r2no.data.realpdebench import write_tiny
 from r2no.experiments.bench.config import BenchConfig
 from r2no.experiments.bench.pair import Place, run_pair
-from r2no.experiments.bench.sources import obtain_source
+from r2no.experiments.bench.sources import check_sources, obtain_source
 from r2no.training import Reporter
 
 Unit = tuple[str, str]
@@ -48,6 +48,7 @@ def run_bench(
         reporter: Where progress is shown.
     """
     reporter = reporter or Reporter(quiet=True)
+    check_sources(config)
     prepare_data(config)
     storage.write_json(config.out / "study.json", config.model_dump(mode="json"))
     outcomes = []

@@ -10,12 +10,17 @@ from r2no.experiments.bench.studies import SCORED, study
 from r2no.experiments.bench.tables import score_sheet
 
 
-def study_sheet(name: str, run: Path | None = None, *, frmse: str = "frmse") -> Sheet:
-    """The table of a study: of the run in folder ``run``, or of the paper's printed numbers."""
+def study_sheet(
+    name: str, run: Path | None = None, *, frmse: str = "frmse", norm: str | None = None
+) -> Sheet:
+    """The table of a study: of the run in folder ``run``, or of the paper's printed numbers.
+
+    ``norm`` chooses among the results of a run with both norms of the spectral loss.
+    """
     wanted = study(name)
     if run is None:
         return score_sheet(wanted, published(name))
-    results = load_results(run)
+    results = load_results(run, norm)
     if wanted.name in SCORED:
         return score_sheet(wanted, study_values(wanted, results), frmse=frmse)
     return detail_sheet(name, results, run)

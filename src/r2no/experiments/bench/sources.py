@@ -3,27 +3,61 @@
 from pathlib import Path
 
 from r2no import storage
+from r2no.backbones.formats import read_checkpoint
+from r2no.errors import ConfigError
 from r2no.experiments.bench.config import BenchConfig
-from r2no.experiments.bench.studies import SourceName
+from r2no.experiments.bench.published import published
+from r2no.experiments.bench.studies import BACKBONES, SourceName
 from r2no.experiments.realpdebench.config import TrainConfig
 from r2no.experiments.realpdebench.run import CHECKPOINT, SUMMARY, run_training
 from r2no.experiments.realpdebench.windows import open_windows
 from r2no.training import Reporter
 
 PARADIGM: dict[SourceName, str] = {"pretrained": "numerical", "finetune": "finetune"}
+#: Released files that do not work, by the paper.
+_BROKEN: tuple[tuple[str, SourceName], ...] = (("cno", "finetune"),)
 _OTHER_NAMES = {"transolver": ("transolver", "trainsolver")}
 
 
 def released(config: BenchConfig, system: str, backbone: str, source: SourceName) -> Path | None:
-    """The released checkpoint of a pair, if it was given."""
+    """The released checkpoint of a pair, if it was given.
+
+    Raises:
+        ConfigError: for a file that the paper says does not work, unless it is accepted.
+    """
     if config.checkpoints is None:
         return None
     for name in _OTHER_NAMES.get(backbone, (backbone,)):
         for ending in ("safetensors", "pth"):
             path = config.checkpoints / system / name / f"{PARADIGM[source]}.{ending}"
             if path.is_file():
+                if (backbone, source) in _BROKEN and not (config.accept or _own(path)):
+                    raise _refusal(path, system, backbone)
                 return path
     return None
+
+
+def _own(path: Path) -> bool:
+    """Whether r2no wrote this checkpoint."""
+    return path.suffix == ".safetensors" and bool(read_checkpoint(path).context)
+
+
+def _refusal(path: Path, system: str, backbone: str) -> ConfigError:
+    printed = published("main").get((backbone, system), "finetuned", "rmse")
+    return ConfigError(
+        f"`{path}` is a released file of which the paper says that it does not work: its authors "
+        f"finetuned {BACKBONES[backbone]} themselves (RMSE {printed:.5f} on {system}). Remove it "
+        "to have the network finetuned here, put a checkpoint of `r2no train` in its place, or "
+        "use it all the same with `--accept`; `r2no bench compare` then sets its RMSE beside the "
+        "printed one."
+    )
+
+
+def check_sources(config: BenchConfig) -> None:
+    """Refuse unusable checkpoints before any work is done."""
+    for system, backbone in config.units():
+        for source in config.sources_of(backbone):
+            released(config, system, backbone, source)
 
 
 def source_config(

@@ -46,7 +46,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Study:
-    """A study; ``prefix`` names readouts that each become a row, ``reference`` a hidden row."""
+    """A study; ``prefix`` names readouts that each become a row, ``reference`` a hidden row.
+
+    ``budget`` adds a column with the evaluations of the repair module.
+    """
 
     name: str
     heading: str
@@ -57,6 +60,7 @@ class Study:
     prefix: str = ""
     reference: Row | None = None
     dagger: str = ""
+    budget: bool = False
 
 
 _FINETUNED = Row("finetuned", "Full finetuning", "source")
@@ -81,6 +85,7 @@ STUDIES = {
             "Relative L2 error",
             ("rel_l2",),
             (_FINETUNED, _FINAL, _M1, _ALL),
+            budget=True,
         ),
         Study(
             "combination-rule",
@@ -151,6 +156,15 @@ STUDIES = {
         Study("cost", "Method", "Evaluations, seconds, memory, parameters"),
     )
 }
+
+
+def repair_budget(readout: str, *, members: int, steps: int) -> int:
+    """Evaluations of the repair module that a readout consumes: members times largest depth."""
+    if readout == "source":
+        return 0
+    return steps if readout in ("irno_final", "irno_selected", "r2no_m1") else members * steps
+
+
 #: Studies whose table is read from scores; the others have tables of their own.
 SCORED = tuple(name for name, study in STUDIES.items() if study.rows or study.prefix)
 

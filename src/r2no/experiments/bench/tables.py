@@ -1,5 +1,7 @@
 """Score tables: best in bold, ties jointly, the paper's units, and the sentences beneath."""
 
+from dataclasses import replace
+
 from r2no.experiments.bench.claims import claims
 from r2no.experiments.bench.sheets import Cell, Sheet
 from r2no.experiments.bench.studies import (
@@ -19,6 +21,7 @@ def score_sheet(wanted: Study, values: Values, *, frmse: str = "frmse") -> Sheet
     metrics = tuple(frmse if metric == "frmse" else metric for metric in wanted.metrics)
     shown = _shown_rows(wanted, values)
     header = [("", "Backbone"), ("", wanted.heading)]
+    header += [("", "Repair budget")] * bool(values.budgets)
     for system in values.systems():
         header += [(SYSTEM_NAMES[system], _heading(metric)) for metric in metrics]
     lines = []
@@ -26,13 +29,15 @@ def score_sheet(wanted: Study, values: Values, *, frmse: str = "frmse") -> Sheet
         for row in shown:
             label = values.labels.get(row, row)
             line = [Cell(BACKBONES[backbone]), Cell(label)]
+            if values.budgets:
+                line.append(Cell(str(values.budgets[row])))
             for system in values.systems():
                 pair = (backbone, system)
                 line += [_cell(wanted, values, pair, row, shown, metric) for metric in metrics]
             lines.append(tuple(line))
     backbones = _shown_backbones(wanted, values)
     kept = {key: value for key, value in values.numbers.items() if key[0] in backbones}
-    notes = claims(wanted, Values(kept, values.labels), metrics)
+    notes = claims(wanted, replace(values, numbers=kept), metrics)
     return Sheet(wanted.title, tuple(header), tuple(lines), notes)
 
 

@@ -10,18 +10,27 @@ from r2no.experiments.bench.studies import BACKBONES, SCALES, SYSTEM_NAMES
 Pair = tuple[str, str]
 
 DIGITS = 3
+#: IRNO at the depth that the fit split selected, and at the final one.
+SELECTED, FINAL = "irno_selected", "irno_final"
 
 
 @dataclass(frozen=True)
 class Values:
     """Scores in physical units, keyed by (backbone, system, row, metric).
 
-    ``starred`` holds the (backbone, system, row) that a fit selected among the rows.
+    Attributes:
+        numbers: The scores.
+        labels: Of the rows.
+        starred: The (backbone, system, row) that a fit selected among the rows.
+        budgets: Evaluations of the repair module by row.
+        depths: (ℓ*, L) of a pair: the depth that the fit split selected, and the final one.
     """
 
     numbers: Mapping[tuple[str, str, str, str], float]
     labels: Mapping[str, str] = field(default_factory=dict)
     starred: frozenset[tuple[str, str, str]] = frozenset()
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    depths: Mapping[Pair, tuple[int, int]] = field(default_factory=dict)
 
     def get(self, pair: Pair, row: str, metric: str) -> float | None:
         """One score, or None."""
@@ -61,13 +70,30 @@ class Values:
         before = self.total(reference, metric, pairs)
         return 100 * (1 - self.total(row, metric, pairs) / before) if before else float("nan")
 
-    def wins(self, row: str, other: str, metric: str) -> int:
+    def below(self, row: str, other: str, metric: str) -> list[Pair]:
         """Pairs in which ``row`` is lower than ``other``."""
-        pairs = self.pairs((row, other), metric)
-        return sum(
-            self.numbers[(*pair, row, metric)] < self.numbers[(*pair, other, metric)]
-            for pair in pairs
-        )
+        return [
+            pair
+            for pair in self.pairs((row, other), metric)
+            if self.numbers[(*pair, row, metric)] < self.numbers[(*pair, other, metric)]
+        ]
+
+    def wins(self, row: str, other: str, metric: str) -> int:
+        """In how many pairs ``row`` is lower than ``other``."""
+        return len(self.below(row, other, metric))
+
+    def at_final_depth(self, metrics: Iterable[str]) -> list[Pair]:
+        """Pairs in which the fit split selected the final depth, ℓ* = L.
+
+        Where ℓ* is not known (the paper prints none), those whose scores at ℓ* and at L agree.
+        """
+
+        def final(pair: Pair) -> bool:
+            if pair in self.depths:
+                return self.depths[pair][0] == self.depths[pair][1]
+            return all(self.get(pair, SELECTED, m) == self.get(pair, FINAL, m) for m in metrics)
+
+        return [pair for pair in self.pairs((SELECTED, FINAL), "rmse") if final(pair)]
 
     def best(self, pair: Pair, rows: Iterable[str], metric: str) -> set[str]:
         """The rows of lowest printed value; ties at that precision are all best."""
