@@ -227,7 +227,9 @@ def test_fits_of_another_rounding_merge_derive_and_lose_members():
     assert rmse(merged, second) == pytest.approx(rmse(alone, second), rel=0.05)
     coarse = FourierCells.polar(GRID, radial=6, angular=2, extent="ellipse")
     derived = elsewhere.derive(cells=coarse, ridge=1e-3)
-    fresh = SpectralEnsemble(there.coarser(6, 2), 1e-3, (0, 2), weight_exponent=0)
+    fresh = SpectralEnsemble(
+        there.coarser(6, 2), 1e-3, (0, 2), weight_exponent=0, centred=elsewhere.centred
+    )
     fresh.fit(grouped(first), folds=FOLDS)
     torch.testing.assert_close(derived.weights_, fresh.weights_)
     assert elsewhere.derive(depth=1).columns_.depths == (1,)

@@ -189,6 +189,7 @@ def update(
             settings,
             reporter,
             recordings=_trajectories(windows) if known else None,
+            like=model.ensemble,
             exponents=(model.ensemble.weight_exponent,),
         )
     provenance = {**model.provenance, "fit": windows.fingerprint}

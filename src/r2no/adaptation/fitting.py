@@ -1,10 +1,11 @@
 """The fit split: what it must be, and the one pass that fits the ensemble to it."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 
-from r2no.adaptation.config import AdaptSettings
+from r2no.adaptation.config import AdaptSettings, EnsembleSettings
 from r2no.adaptation.trajectories import Trajectories, gather_sums
 from r2no.adaptation.weighting import EXPONENTS, choose_exponent, needed_exponents
 from r2no.data.splits import HeldOut, blocks, halves
@@ -41,6 +42,11 @@ def _held_out(fit: Windows, settings: AdaptSettings) -> HeldOut:
     return HeldOut(torch.zeros(len(fit), dtype=torch.long), ())
 
 
+def _weigh_by(chosen: EnsembleSettings) -> Literal["norm", "deviation"]:
+    """A target is a score, which knows windows by the norm of the whole field."""
+    return "norm" if chosen.cells == "published" or chosen.target is not None else "deviation"
+
+
 def fit_ensemble(
     loops: Trajectories,
     fit: Windows,
@@ -49,11 +55,13 @@ def fit_ensemble(
     reporter: Reporter,
     *,
     recordings: int | None = None,
+    like: SpectralEnsemble | None = None,
     exponents: Sequence[float] | None = None,
 ) -> tuple[SpectralEnsemble, DepthErrors, list[dict[str, float]]]:
     """One pass over the fit split: the fitted ensemble, the errors by depth and band.
 
-    ``recordings`` as in :class:`SpectralEnsemble`. ``exponents`` are the candidates for the
+    ``recordings`` as in :class:`SpectralEnsemble`. ``like`` is an ensemble to be pooled with, whose
+    columns and weighting are then followed. ``exponents`` are the candidates for the
     weighting of windows; default that of the settings, or all if they name a target. The third
     result, with a target, are the held-out scores of each.
     """
@@ -74,6 +82,8 @@ def fit_ensemble(
         base_column=chosen.base_column,
         ridge_grid=chosen.ridge_grid,
         lead_groups=chosen.lead_groups,
+        centred=chosen.cells != "published" if like is None else like.centred,
+        weigh_by=_weigh_by(chosen) if like is None else like.weigh_by,
         recordings=recordings,
     )
     errors = DepthErrors.empty(

@@ -27,16 +27,20 @@ class Columns:
     """The candidate columns c_1..c_J of the ensemble (M5).
 
     Order: for each member its retained residuals h_ℓ - h_0 by depth, then the base column -h_0.
+    A ``centred`` base column is -(h_0 - its mean over space), so that no column changes when a
+    constant is added to a channel.
 
     Attributes:
         members: Number of repair modules M.
         depths: Retained depths S, increasing, from 1..L.
-        base: Whether the base column -h_0 is present.
+        base: Whether the base column is present.
+        centred: Whether it leaves the mean over space alone.
     """
 
     members: int
     depths: tuple[int, ...]
     base: bool = True
+    centred: bool = False
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(set(self.depths))) == self.depths
@@ -108,7 +112,17 @@ class Columns:
             )
         if base and not self.base:
             raise ConfigError("`base` column: these columns have none, so it cannot be kept.")
-        return Columns(kept, fewer, self.base if base is None else base)
+        return Columns(kept, fewer, self.base if base is None else base, self.centred)
+
+    def base_column(
+        self, source: Float[Tensor, "batch time *channel_space"]
+    ) -> Float[Tensor, "batch time *channel_space"]:
+        """The last column of a source whose spatial axes come last."""
+        if not self.centred:
+            return -source
+        space = tuple(range(3, source.ndim))
+        wide = source.double()  # a mean of 1e5 would leave two digits of the rest in float32
+        return (wide.mean(space, keepdim=True) - wide).to(source.dtype)
 
     def positions(self, fewer: "Columns") -> list[int]:
         """Positions, among these columns, of those of a restriction of them."""

@@ -71,7 +71,7 @@ class Composition:
         self._column = torch.empty_like(self._base)
         self._sum: Tensor | None = None
         if weights.columns.base:
-            self._accumulate(weights.columns.number - 1, -self._base)
+            self._accumulate(weights.columns.number - 1, weights.columns.base_column(self._base))
 
     def add(self, member: int, depth: int, iterate: Tensor) -> None:
         """Take iterate h_ℓ (ℓ ≥ 1) of a member; ignored when the depth is not retained."""

@@ -159,9 +159,11 @@ class ColumnSpectra:
         measured: tuple[int, ...],
         mask: Tensor | None = None,
         lead_groups: int = 1,
+        by_deviation: bool = False,
         reuse: "ColumnSpectra | None" = None,
     ) -> None:
         self.columns, self.cells, self.measured = columns, cells, measured
+        self._by_deviation = by_deviation
         self._lead_groups = lead_groups
         self._source = self._measured(source).contiguous()
         self._mask = None if mask is None else self._measured(mask)
@@ -176,25 +178,27 @@ class ColumnSpectra:
             spectra = torch.empty(shape, dtype=kind, device=source.device)
         self._spectra: Tensor = spectra
         self._residual = torch.empty_like(self._source)
-        self._put(columns.number, target)
+        self._put(columns.number, torch.sub(target, self._source, out=self._residual))
         if columns.base:
-            self._put(columns.number - 1, torch.zeros_like(target))
+            self._put(columns.number - 1, columns.base_column(self._source))
+            if columns.centred and mask is None:  # exactly, not but for rounding
+                self._spectra[:, self._order == 0, columns.number - 1] = 0
 
     def add(self, member: int, depth: int, iterate: Tensor) -> None:
         """Take iterate h_ℓ (ℓ ≥ 1) of a member; ignored when the depth is not retained."""
         position = self.columns.position(member, depth)
         if position is not None:
-            self._put(position, self._measured(iterate))
+            values = self._measured(iterate)
+            self._put(position, torch.sub(values, self._source, out=self._residual))
 
     def _measured(self, field: Tensor) -> Tensor:
         return space_last(field[..., channel_picker(self.measured)])
 
-    def _put(self, position: int, values: Tensor) -> None:
-        """Transform values - h_0, (batch, time, channel, *space), into the slot of a column."""
-        residual = torch.sub(values, self._source, out=self._residual)
+    def _put(self, position: int, column: Tensor) -> None:
+        """Transform a column, (batch, time, channel, *space), into its slot."""
         if self._mask is not None:
-            residual = torch.where(self._mask, residual, 0)
-        spectrum = forward(residual, len(self.cells.grid)).flatten(3)
+            column = torch.where(self._mask, column, 0)
+        spectrum = forward(column, len(self.cells.grid)).flatten(3)
         for channel, slot in enumerate(self._spectra[:, :, position]):
             by_coefficient = spectrum[:, :, channel].flatten(0, 1).t().contiguous()
             slot.copy_(by_coefficient.index_select(0, self._order).unflatten(1, slot.shape[1:]))
@@ -210,11 +214,15 @@ class ColumnSpectra:
 
     def add_to(self, sums: GramSums, group: Int[Tensor, " batch"], weight_exponent: float) -> None:
         """Add the batch's moments to ``sums`` in place, each window to its group."""
-        weights = window_weights(self.target, weight_exponent)
+        weights = window_weights(self._weighed(), weight_exponent)
         for number in sorted({int(number) for number in group if number >= 0}):
             chosen = (group == number).nonzero().squeeze(1)
             self._accumulate(sums.moments[number], chosen, weights[chosen])
             sums.windows[number] += len(chosen)
+
+    def _weighed(self) -> Tensor:
+        """What the norm of a window is taken of: the target, or its deviation from its mean."""
+        return deviation(self.target, self._mask) if self._by_deviation else self.target
 
     def _accumulate(self, moments: Tensor, chosen: Tensor, weights: Tensor) -> None:
         """Add Σ m(k)·weight·(column product), over the coefficients of a cell, to its moments."""
@@ -269,6 +277,22 @@ def _check_finite(products: Tensor) -> None:
             "value is NaN or infinite. Pass a mask for gaps in the target; a non-finite "
             "iterate means the repair loop diverged."
         )
+
+
+def deviation(
+    target: Float[Tensor, "batch time *channel_space"], mask: Tensor | None
+) -> Float[Tensor, "batch time *channel_space"]:
+    """The target less the mean of each window and channel, zero where it was not measured.
+
+    In float64. A channel that is constant but for rounding deviates by nothing.
+    """
+    axes = (1, *range(3, target.ndim))
+    valid = torch.ones_like(target, dtype=torch.bool) if mask is None else mask
+    wide, count = target.double(), valid.sum(axes, keepdim=True).clamp_min(1)
+    mean = wide.sum(axes, keepdim=True) / count  # the target is zero where it was not measured
+    away = torch.where(valid, wide - mean, 0.0)
+    rounding = torch.finfo(target.dtype).eps * mean.abs()
+    return torch.where(away.square().sum(axes, keepdim=True) > count * rounding**2, away, 0.0)
 
 
 def window_weights(

@@ -49,8 +49,12 @@ class JointComposition:
         self._readouts, self._source = readouts, source
         self._base = space_last(source[..., readouts.channels]).contiguous()
         self._sums: dict[str, Tensor] = {}
-        based = {n: w.columns.number - 1 for n, w in readouts.weights.items() if w.columns.base}
-        self._accumulate(based, -self._base)
+        based = {n: w.columns for n, w in readouts.weights.items() if w.columns.base}
+        for centred in (False, True):
+            alike = {n: c for n, c in based.items() if c.centred == centred}
+            if alike:
+                column = next(iter(alike.values())).base_column(self._base)
+                self._accumulate({n: c.number - 1 for n, c in alike.items()}, column)
 
     def add(self, member: int, depth: int, iterate: Tensor) -> Tensor:
         """Take iterate h_ℓ (ℓ ≥ 1) of a member; returns the transform of h_ℓ - h_0.

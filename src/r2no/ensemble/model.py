@@ -40,6 +40,11 @@ class SpectralEnsemble:
         depths: Retained depths S; default all.
         ridge_grid: Candidates for "auto".
         lead_groups: Groups of lead time with weights of their own; 1 shares them over the horizon.
+        centred: Whether a constant that is added to a channel changes nothing: the base column then
+            leaves the mean of h_0 over space alone. Default: yes where penalties are chosen
+            ("auto", "nested"); a given number makes the published fit.
+        weigh_by: What p refers to: the "norm" of y (published), or that of its "deviation" from
+            the mean of window and channel, which is the default of a centred fit.
         recordings: Number k of recordings the windows come from, if the model is to be used on
             others. Time blocks of fewer than four do not show what carries over to others, so a
             nested fit then gives the source a share of 1/(k + 1).
@@ -66,6 +71,8 @@ class SpectralEnsemble:
         depths: Sequence[int] | None = None,
         ridge_grid: Sequence[Number] = RIDGE_GRID,
         lead_groups: int = 1,
+        centred: bool | None = None,
+        weigh_by: Literal["norm", "deviation"] | None = None,
         recordings: int | None = None,
     ) -> None:
         self.cells = cells
@@ -76,6 +83,8 @@ class SpectralEnsemble:
         self.depths = None if depths is None else tuple(depths)
         self.ridge_grid = tuple(float(value) for value in ridge_grid)
         self.lead_groups = lead_groups
+        self.centred = isinstance(ridge, str) if centred is None else centred
+        self.weigh_by = weigh_by or ("deviation" if self.centred else "norm")
         self.recordings = recordings
         self.weights_: Tensor | None = None
         self.ridge_: float | None = None
@@ -132,6 +141,7 @@ class SpectralEnsemble:
             measured=self.measured,
             mask=mask,
             lead_groups=self.lead_groups,
+            by_deviation=self.weigh_by == "deviation",
             reuse=reuse,
         )
 
@@ -145,7 +155,7 @@ class SpectralEnsemble:
     def set_columns(self, members: int, steps: int) -> Columns:
         """Fix the columns for ``members`` trajectories of ``steps`` iterates."""
         depths = self.depths or tuple(range(1, steps + 1))
-        columns = Columns(members, depths, self.base_column)
+        columns = Columns(members, depths, self.base_column, self.centred)
         if columns.depths[-1] > steps:
             raise ConfigError(
                 f"`depths` must not exceed the {steps} iterates at hand, but got {columns.depths}."
@@ -338,7 +348,14 @@ class SpectralEnsemble:
         measured: Sequence[int],
     ) -> "SpectralEnsemble":
         """A readout with given weights, the same in every cell: one depth, a mean, the source."""
-        ensemble = cls(cells, 0.0, measured, base_column=columns.base, depths=columns.depths)
+        ensemble = cls(
+            cells,
+            0.0,
+            measured,
+            base_column=columns.base,
+            depths=columns.depths,
+            centred=columns.centred,
+        )
         ensemble.columns_, ensemble.ridge_ = columns, 0.0
         channels = cells.weight_channels(len(ensemble.measured))
         ensemble._set_weights(weights.double().expand(cells.num_cells, channels, -1))
@@ -390,6 +407,8 @@ class SpectralEnsemble:
             "depths": None if self.depths is None else list(self.depths),
             "ridge_grid": list(self.ridge_grid),
             "lead_groups": self.lead_groups,
+            "centred": self.centred,
+            "weigh_by": self.weigh_by,
             "recordings": self.recordings,
         }
 

@@ -18,7 +18,8 @@ class Retention:
 
     Attributes:
         change: ‖Σ_j w_j P_b c_j‖ / ‖P_b h_0‖, the size of the repair relative to the source: 0
-            keeps the source. NaN everywhere without the base column, whose sums give ‖P_b h_0‖.
+            keeps the source. NaN everywhere without the base column, whose sums give ‖P_b h_0‖
+            (of a centred one without the mean, so NaN in a cell that holds nothing else).
         gain: 1 - ‖P_b(y - R)‖² / ‖P_b(y - h_0)‖², the share of the source's error removed.
         share: The cell's share of the source's total error.
     """
@@ -38,8 +39,9 @@ def retention(ensemble: SpectralEnsemble) -> Retention:
     repair = torch.einsum("bci,bcij,bcj->bc", weights, gram, weights).clamp_min(0)
     base = gram[..., -1, -1] if ensemble.columns_.base else torch.full_like(before, torch.nan)
     nothing = before <= 0
+    base = torch.where(base > 0, base, torch.nan)
     gain = torch.where(nothing, torch.nan, 1 - after / before.clamp_min(1e-300))
-    change = torch.where(nothing, torch.nan, (repair / base.clamp_min(1e-300)).sqrt())
+    change = torch.where(nothing, torch.nan, (repair / base).sqrt())
     share = torch.where(nothing, torch.nan, before / before.sum().clamp_min(1e-300))
     return Retention(change, gain, share)
 

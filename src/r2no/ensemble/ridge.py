@@ -8,7 +8,7 @@ With G = V diag(s) Vᵀ, decomposed once per cell, every penalty λ costs two sm
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from r2no._types import Number
@@ -25,9 +25,10 @@ def ridge_path(
 ) -> Float[Tensor, "ridge *cells_column"]:  # noqa: F821
     """Weights for every penalty, from one decomposition per cell.
 
-    Rules instead of luck: a cell whose Gram matrix is zero (empty, or all columns vanish) gets
-    zero weights, i.e. keeps the source; eigenvalues that rounding made negative count as zero; and
-    at λ = 0 directions below J·eps·s_max get no weight (the least-norm solution). λ = ∞ gives zero.
+    Rules instead of luck: a cell that is empty, or whose columns all vanish but for rounding, gets
+    zero weights, i.e. keeps the source (:func:`_living`); eigenvalues that rounding made negative
+    count as zero; and at λ = 0 directions below J·eps·s_max get no weight (the least-norm
+    solution). λ = ∞ gives zero.
     """
     if any(ridge < 0 or ridge != ridge for ridge in ridges) or not ridges:
         raise ConfigError(f"`ridges` must be non-negative numbers, but got {tuple(ridges)}.")
@@ -44,7 +45,7 @@ def ridge_path(
     )
     weights = gram.new_zeros(len(ridges), len(gram), size)
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
-    live = (trace > 0).nonzero().squeeze(1)
+    live = _living(moments[..., :-1, :-1], moments[..., -1, -1]).reshape(-1).nonzero().squeeze(1)
     if len(live):
         scale = trace[live]
         values, vectors = torch.linalg.eigh(gram[live] / scale[:, None, None])  # unit trace
@@ -56,6 +57,24 @@ def ridge_path(
             inverse = torch.where(shifted > cutoff, 1 / shifted, 0.0)
             weights[number, live] = torch.einsum("bij,bj->bi", vectors, inverse * projected)
     return weights.reshape(len(ridges), *lead, size)
+
+
+def _living(
+    gram: Float[Tensor, "*cells column column"],
+    energy: Float[Tensor, "*cells"] | None = None,
+) -> Bool[Tensor, "*cells"]:
+    """Cells whose columns are more than the rounding of fields in float32.
+
+    Rounding spreads evenly over the wavenumbers, in proportion to the field: a column that is all
+    rounding has about ε² of the mean energy per cell, counted by the largest column or, if that is
+    larger, the residual of the target. Weights for it would be large and mean nothing.
+    """
+    squares = gram.diagonal(dim1=-2, dim2=-1)
+    largest = squares.amax(-1)
+    if energy is not None:
+        largest = torch.maximum(largest, energy)
+    rounding = (2 * torch.finfo(torch.float32).eps) ** 2 * largest.mean(0, keepdim=True)
+    return squares.mean(-1) > rounding
 
 
 def ridge_scores(
@@ -89,7 +108,7 @@ def ridge_solutions(
     size = gram.shape[-1]
     weights = rhs.new_zeros(len(rhs), len(ridges), *rhs.shape[1:])
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
-    live = trace > 0
+    live = _living(gram)
     unit = gram[live] / trace[live][:, None, None]
     sides = (rhs[:, live] / trace[live][:, None]).movedim(0, -1)
     for number, ridge in enumerate(ridges):

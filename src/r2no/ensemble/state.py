@@ -103,9 +103,10 @@ def _checked_weights(ensemble: SpectralEnsemble, weights: Tensor) -> Tensor:
 def _unpack(tensors: dict[str, Tensor], settings: dict[str, Any]) -> SpectralEnsemble:
     cell_tensors = {k[6:]: v for k, v in tensors.items() if k.startswith("cells.")}
     cells = FourierCells.from_state(cell_tensors, settings["cells"])
-    ensemble = SpectralEnsemble(cells, **settings["ensemble"])
+    published = {"centred": False, "weigh_by": "norm"}  # the only way of earlier versions
+    ensemble = SpectralEnsemble(cells, **{**published, **settings["ensemble"]})
     members, depths, base = settings["columns"]
-    ensemble.columns_ = Columns(members, tuple(depths), base)
+    ensemble.columns_ = Columns(members, tuple(depths), base, ensemble.centred)
     ensemble.ridge_ = settings["ridge_"]
     ensemble.ridge_scores_ = dict(settings["ridge_scores_"])
     ensemble.folds_ = tuple((tuple(a), tuple(b)) for a, b in settings["folds_"])
