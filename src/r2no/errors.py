@@ -1,4 +1,4 @@
-"""Named errors. Each message gives the argument, what was expected, what came and what to do."""
+"""Named errors and a warning: the argument, what was expected, what came and what to do."""
 
 
 class R2NOError(Exception):
@@ -67,3 +67,7 @@ class CheckpointMismatchError(R2NOError, ValueError):
 
 class FingerprintError(R2NOError, ValueError):
     """Something frozen changed, or parts of different origin were combined."""
+
+
+class RangeWarning(UserWarning):
+    """Values are of another size than those the model was adapted to; perhaps in other units."""

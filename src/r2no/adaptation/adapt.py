@@ -24,6 +24,7 @@ from r2no.spectral import FourierCells
 from r2no.training import (
     Reporter,
     SourceCache,
+    asked,
     cached_source,
     operator_identity,
     same_answer,
@@ -75,7 +76,7 @@ def adapt(
     reporter = reporter or Reporter(quiet=True)
     with contextlib.ExitStack() as stack:
         work = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-")))
-        frozen = _Frozen(source, next(iter(batches(train, 1)))[1].history)
+        frozen = _Frozen(source, next(iter(batches(train, 1)))[1].history, fields.target_shape)
         caches = [
             cached_source(
                 source,
@@ -199,8 +200,8 @@ def update(
 class _Frozen:
     """Holds the source to its promise: same parameters, same answer, before and after."""
 
-    def __init__(self, source: Operator, probe: Tensor) -> None:
-        self._source, self.probe = source, probe
+    def __init__(self, source: Operator, probe: Tensor, shape: tuple[int, ...]) -> None:
+        self._source, self.probe, self._shape = source, probe, shape
         if isinstance(source, nn.Module):
             source.eval()
             source.requires_grad_(False)
@@ -212,9 +213,8 @@ class _Frozen:
                 "cannot be cached or corrected. Switch off dropout and other randomness in it."
             )
 
-    @torch.no_grad()
     def _asked(self) -> Tensor:
-        return self._source(self.probe)
+        return asked(self._source, self.probe, self._shape)
 
     def check(self) -> None:
         changed = operator_identity(self._source) != self.identity

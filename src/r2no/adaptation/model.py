@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+import xarray as xr
 from torch import Tensor
 
 from r2no import storage
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
+from r2no.adaptation.histories import read_history, without_gaps
+from r2no.adaptation.labelled import read_labelled
+from r2no.adaptation.ranges import check_range
 from r2no.adaptation.trajectories import Trajectories
 from r2no.data.window import Fields, Windows, batches
 from r2no.ensemble import (
@@ -24,9 +27,9 @@ from r2no.ensemble import (
     cheapest,
     learning_curve,
 )
-from r2no.errors import FingerprintError, ShapeError
+from r2no.errors import FingerprintError, NonFiniteError, ShapeError
 from r2no.metrics import Accumulator
-from r2no.training import Reporter, operator_identity, same_answer
+from r2no.training import Reporter, asked, operator_identity, same_answer
 
 IncludeSource = bool | Literal["auto"]
 
@@ -56,25 +59,60 @@ class AdaptedModel:
     probe: Tensor
 
     @torch.no_grad()
-    def predict(
-        self, history: Float[Tensor, "batch history_time *space_history_channel"]
-    ) -> Float[Tensor, "batch time *space_channel"]:
-        """Forecast from a physical history, in constant memory over depth and members (M8)."""
-        expected = (
-            self.fields.history_frames,
-            *self.fields.grid,
-            len(self.fields.history_channels),
+    def predict(self, history: Any, *, mask: Any = None, gaps: str = "fill") -> Any:
+        """Forecast from a physical history, in constant memory over depth and members (M8).
+
+        Args:
+            history: (batch, time, *space, channel), with or without the batch axis: a NumPy array
+                of any number type, a masked array, a tensor, a list of these, or an xarray
+                object, read by the names of its dimensions, variables and units.
+            mask: True where a value is valid, with or without the channel axis; default: where it
+                is a finite number.
+            gaps: "fill" missing values by the rule of :class:`r2no.data.ArrayWindows`, or "refuse".
+
+        Returns:
+            The forecast as the kind of thing that ``history`` is, in its precision (float32 where
+            it has a lower one). An xarray object keeps its coordinates and units; time goes on.
+
+        Raises:
+            ShapeError: if frames, grid or channels are others than in training.
+            DataError: for something else, other units than can be converted, another time step.
+            NonFiniteError: if gaps are refused or cannot be filled, or the forecast is not finite.
+
+        Warns:
+            RangeWarning: if values are of another size than those of the fit, with the factor
+                between units that is suspected.
+        """
+        labelled = isinstance(history, (xr.DataArray, xr.Dataset))
+        read = read_labelled if labelled else read_history
+        found = read(history, mask, self.fields, self.probe.dtype)
+        values = without_gaps(found, self.fields, gaps)
+        statistics = self.trajectories.of_history
+        check_range(
+            values,
+            found.valid,
+            fields=self.fields,
+            statistics=statistics,
+            probe=self.probe,
+            stacklevel=4,  # the caller, beyond no_grad
         )
-        if tuple(history.shape[1:]) != expected:
-            raise ShapeError(
-                f"`history` must be (batch, {', '.join(map(str, expected))}) as in training, but "
-                f"got shape {tuple(history.shape)}. Channels are {self.fields.history_channels}."
+        forecast = self.compose(values, self.source_forecast(values))
+        if not bool(torch.isfinite(forecast).all()):
+            window = int((~torch.isfinite(forecast)).flatten(1).any(1).nonzero()[0])
+            raise NonFiniteError(
+                f"The forecast of window {window} is NaN or infinite: the repair loop diverged. "
+                "Check that the data are of the kind and units the model was adapted to."
             )
-        return self.compose(history, self.source(history))
+        return found.restore(forecast)
+
+    def source_forecast(self, history: Tensor) -> Tensor:
+        """h_0: what the source answers, checked, in the precision of ``history``."""
+        return asked(self.source, history, self.fields.target_shape)
 
     @torch.no_grad()
     def compose(self, history: Tensor, source: Tensor) -> Tensor:
         """R(X) of (M8) from a history and the source's forecast for it."""
+        source = source.to(history.dtype)
         composition = self.ensemble.compose(source)
         for member, depth, iterate in self.trajectories(history, source):
             composition.add(member, depth, iterate)
@@ -83,6 +121,19 @@ class AdaptedModel:
     def for_members(self, members: int) -> SpectralEnsemble:
         """The ensemble of the first ``members`` members, fitted to the same sums; no new pass."""
         return self.ensemble.derive(members=members)
+
+    def __repr__(self) -> str:
+        fields, verdict = self.fields, self.verdict
+        units = fields.units or ("",) * len(fields.channels)
+        channels = ", ".join(
+            f"{n} [{u}]" if u else n for n, u in zip(fields.channels, units, strict=True)
+        )
+        return (
+            f"AdaptedModel({fields.history_frames} -> {fields.horizon_frames} frames of {channels} "
+            f"on {' x '.join(map(str, fields.grid))}, source {type(self.source).__name__}, "
+            f"{len(self.trajectories.modules)} repair module(s) of {self.trajectories.steps} steps"
+            f"{'' if verdict is None else f'; {verdict}'})"
+        )
 
     @property
     def verdict(self) -> Verdict | None:

@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from r2no import storage
 from r2no._types import PathLike
+from r2no.adaptation.labelled import check_time_step
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.data.arrays import ArrayWindows
 from r2no.data.forecast_file import ForecastFile
 from r2no.data.forecast_layout import LEAD, ORIGIN, forecast_layout, forecast_variables
 from r2no.data.measurements import Measurements
+from r2no.data.units import conversion
 from r2no.data.window import Fields, collate
 from r2no.errors import ConfigError, DataError, GridMismatchError, NonFiniteError
 from r2no.training import Reporter
@@ -77,7 +78,7 @@ def write_predictions(
         for number, start in enumerate(range(file.done, len(windows), batch_size), 1):
             stop = min(start + batch_size, len(windows))
             history = collate([windows[index] for index in range(start, stop)]).history
-            file.write(_by_name(model.predict(history), data, start))
+            file.write(_by_name(_forecast(model, history, start), data))
             if number % _SAVE_EVERY == 0:
                 file.save()
             step.advance(stop - start)
@@ -107,13 +108,15 @@ def _windows(
     return windows, known
 
 
-def _by_name(forecast: Tensor, data: Measurements, start: int) -> dict[str, np.ndarray]:
-    if not bool(torch.isfinite(forecast).all()):
-        bad = int((~torch.isfinite(forecast)).flatten(1).any(1).nonzero()[0])
-        raise NonFiniteError(
-            f"The model forecasts NaN or infinity from origin {start + bad}. Check that the data "
-            "are of the kind and units it was adapted to."
-        )
+def _forecast(model: AdaptedModel, history: Tensor, start: int) -> Tensor:
+    try:
+        forecast: Tensor = model.predict(history)
+    except NonFiniteError as error:
+        raise NonFiniteError(f"Among the forecasts from origin {start} on: {error}") from error
+    return forecast
+
+
+def _by_name(forecast: Tensor, data: Measurements) -> dict[str, np.ndarray]:
     values = forecast.float().cpu().numpy()
     names = forecast_variables(data)
     return {name: values[..., channel] for channel, name in enumerate(names)}
@@ -133,18 +136,14 @@ def _check_fits(fields: Fields, data: Measurements) -> None:
         )
     pairs = zip(fields.channels, fields.units, data.units, strict=bool(fields.units))
     for name, mine, theirs in pairs:
-        if mine and theirs and mine != theirs:
+        change = conversion(theirs, mine, what=f"Channel {name!r}")
+        if not change.trivial:
+            more = f" and add {change.offset:g}" if change.offset else ""
             raise DataError(
                 f"Channel {name!r} is in {theirs!r}, but the model was adapted in {mine!r}. "
-                "Convert the data."
+                f"Convert the data: multiply by {change.factor:.6g}{more}."
             )
-    if 1.0 not in (fields.time_step, data.time_step) and not np.isclose(
-        data.time_step, fields.time_step, rtol=1e-2
-    ):
-        raise DataError(
-            f"The time step of `data` is {data.time_step:.6g}, but the model was adapted to "
-            f"{fields.time_step:.6g}. Resample the data in time."
-        )
+    check_time_step(data.time_step, fields)
 
 
 def _provenance(model: AdaptedModel) -> dict[str, str]:

@@ -77,7 +77,7 @@ def score_readouts(
     joint = JointReadouts(chosen)
     with reporter.step("scoring on test", len(windows)) as step:
         for numbers, window in batches(windows, model.settings.batch_size):
-            source = model.source(window.history)
+            source = model.source_forecast(window.history)
             composition = joint.compose(source)
             errors.begin(window.target)
             for member in range(len(model.trajectories.modules)):

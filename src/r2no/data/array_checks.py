@@ -5,7 +5,28 @@ from typing import Any
 
 import numpy as np
 
-from r2no.errors import EmptySplitError, GridMismatchError, NonFiniteError, ShapeError
+from r2no.errors import DataError, EmptySplitError, GridMismatchError, NonFiniteError, ShapeError
+
+
+def as_plain(name: str, array: Any) -> np.ndarray:
+    """A NumPy array of real numbers in the machine's byte order; the mask of a masked one is lost.
+
+    Raises:
+        DataError: for complex numbers, text and objects.
+    """
+    found = np.ma.getdata(np.asanyarray(array))
+    if found.dtype.kind not in "biuf":
+        raise DataError(
+            f"`{name}` must hold real numbers, but is of type {found.dtype}. "
+            + (
+                "Give real and imaginary part, or the modulus, as channels."
+                if found.dtype.kind == "c"
+                else "Convert it with `numpy.asarray(..., dtype=float)`."
+            )
+        )
+    if found.dtype.itemsize > 8:  # long doubles, which PyTorch does not have
+        found = found.astype(np.float64)
+    return np.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
 
 
 def check_shapes(trajectories: Sequence[Any], window: int) -> None:

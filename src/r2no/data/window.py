@@ -49,6 +49,11 @@ class Fields:
         )
 
     @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Frames, grid and channels of a forecast."""
+        return (self.horizon_frames, *self.grid, len(self.channels))
+
+    @property
     def history_channels(self) -> tuple[str, ...]:
         """Channels of the history: the field's own, then the conditioning ones."""
         return self.channels + self.conditioning

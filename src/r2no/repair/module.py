@@ -79,7 +79,8 @@ class RepairUNet(nn.Module):
 
     Input channels are history frames x channels, then estimate frames x channels; with 60 + 60 of
     them, width 32 and depth 4 it has 8,672,028 parameters. Grids that 2^depth does not divide are
-    padded at the end (zeros, wrapped, or edge values, after ``padding``) and cropped.
+    padded at the end (zeros, wrapped, or edge values, after ``padding``) and cropped. Fields of
+    another precision than the weights' are taken, and corrections given in that of the estimate.
 
     Args:
         history_channels: Frames times channels of the history.
@@ -145,7 +146,7 @@ class RepairUNet(nn.Module):
             values = down(F.max_pool2d(values, 2))
         for up in self.up:
             values = up(values, skips.pop())
-        result = self.last(values)[..., :height, :width]
+        result = self.last(values)[..., :height, :width].to(estimate.dtype)
         return result.permute(0, 2, 3, 1).unflatten(-1, (time, channels)).permute(0, 3, 1, 2, 4)
 
     def folded(self) -> "RepairUNet":
@@ -169,6 +170,7 @@ class RepairUNet(nn.Module):
                 "frames and channels."
             )
         plane = field.permute(0, 2, 3, 1, 4).flatten(3).permute(0, 3, 1, 2)
+        plane = plane.to(self.last.weight.dtype)
         for axis in (2, 3):
             plane = self._pad(plane, axis)
         return plane.contiguous(memory_format=torch.channels_last)

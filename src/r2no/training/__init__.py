@@ -11,6 +11,7 @@ from r2no.training.engine import TrainResult, optimise
 from r2no.training.operator import (
     Persistence,
     PhysicalOperator,
+    asked,
     operator_fingerprint,
     operator_identity,
     same_answer,
@@ -27,6 +28,7 @@ __all__ = [
     "SourceCache",
     "TrainResult",
     "TrainSettings",
+    "asked",
     "benchmark_history",
     "cached_source",
     "load_operator",

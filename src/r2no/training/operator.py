@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from r2no import storage
 from r2no._types import Operator
 from r2no.data.normalise import Normaliser
+from r2no.errors import NonFiniteError, ShapeError
 
 #: Largest difference between two answers, relative to the largest value, that rounding explains.
 SAME_ANSWER = 1e-4
@@ -45,6 +46,36 @@ class Persistence(nn.Module):
         """The forecast."""
         last = history[:, -1:, ..., : self.channels]
         return last.expand(-1, self.horizon, *[-1] * (history.ndim - 2)).contiguous()
+
+
+@torch.no_grad()
+def asked(source: Operator, history: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The source's forecast for a history, in the history's precision.
+
+    Raises:
+        ShapeError: unless it is one tensor (batch, *shape).
+        NonFiniteError: if a value is NaN or infinite.
+    """
+    answer: Any = source(history)
+    if not isinstance(answer, Tensor):
+        raise ShapeError(
+            f"`source` must return one tensor, but returned a `{type(answer).__name__}`. Wrap it "
+            "in a function that picks the forecast and turns it into a tensor."
+        )
+    if tuple(answer.shape) != (len(history), *shape):
+        raise ShapeError(
+            f"`source` must return (batch, {', '.join(map(str, shape))}) for these windows, "
+            f"but gave shape {tuple(answer.shape)} for {len(history)}. Adapt its layout, frames or "
+            "channels."
+        )
+    if answer.is_complex():
+        raise ShapeError("`source` returned complex numbers. Return a real field.")
+    if not torch.isfinite(answer).all():
+        raise NonFiniteError(
+            "`source` returned NaN or infinity. Check its weights and whether it expects "
+            "normalised input (wrap it in `PhysicalOperator`)."
+        )
+    return answer.detach().to(history.dtype)
 
 
 def operator_identity(operator: Operator) -> str:

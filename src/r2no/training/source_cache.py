@@ -24,14 +24,12 @@ from r2no._types import Operator, PathLike
 from r2no.data.window import Windows, batches
 from r2no.errors import (
     FileDamagedError,
-    NonFiniteError,
     R2NOError,
-    ShapeError,
     StorageError,
 )
 from r2no.locks import sole_writer
 from r2no.training import distributed
-from r2no.training.operator import operator_identity, same_answer
+from r2no.training.operator import asked, operator_identity, same_answer
 from r2no.training.progress import Reporter
 
 _SAVE_EVERY = 16  # batches between two notes of how far the file is filled
@@ -202,15 +200,5 @@ def _check_space(path: Path, size: int) -> None:
 
 
 def _checked(source: Operator, history: Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    prediction = source(history)
-    if tuple(prediction.shape[1:]) != shape[1:]:
-        raise ShapeError(
-            f"`source` must return (batch, {', '.join(map(str, shape[1:]))}) for these windows, "
-            f"but gave shape {tuple(prediction.shape)}. Adapt its layout, frames or channels."
-        )
-    if not torch.isfinite(prediction).all():
-        raise NonFiniteError(
-            "`source` returned NaN or infinity. Check its weights and whether it expects "
-            "normalised input (wrap it in `PhysicalOperator`)."
-        )
+    prediction = asked(source, history, shape[1:])
     return np.ascontiguousarray(prediction.float().cpu().numpy())
