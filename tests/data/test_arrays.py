@@ -5,13 +5,16 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from tests.conftest import travelling_wave
 from torch.utils.data import DataLoader
 
+from r2no import data as r2no_data
 from r2no.data.arrays import ArrayWindows
 from r2no.data.gaps import _fill_in_time, fill_gaps
 from r2no.data.window import Windows, collate
 from r2no.errors import (
     ConfigError,
+    DataError,
     EmptySplitError,
     GridMismatchError,
     NonFiniteError,
@@ -243,3 +246,68 @@ def test_loader_with_worker_processes_gives_the_same_windows() -> None:
     history = torch.cat([batch.history for batch in loader])
     assert torch.equal(history, torch.stack([window.history for window in windows]))
     assert copy.deepcopy(windows).fingerprint == windows.fingerprint
+
+
+def test_masked_arrays_are_masks():
+    wave = travelling_wave(0).numpy()
+    lost = np.random.default_rng(0).random(wave.shape) < 0.2
+    bad = np.where(lost, -999.0, wave).astype(np.float32)
+    expected = ArrayWindows([wave], 4, 4, mask=[~lost])
+    for windows in (
+        ArrayWindows([np.ma.array(bad, mask=lost)], 4, 4),
+        ArrayWindows([np.ma.array(bad, mask=lost)], 4, 4, mask="nan"),
+        ArrayWindows([np.ma.array(bad, mask=lost)], 4, 4, mask=[np.ones(bad.shape[:-1], bool)]),
+    ):
+        for found, wanted in zip(windows[3], expected[3], strict=True):
+            assert torch.equal(found, wanted)
+    whole = ArrayWindows([np.ma.array(wave)], 4, 4)
+    assert whole[0].mask is None
+    opened = r2no_data.open(np.ma.array(bad, mask=lost), variables=("u", "v")).windows(4, 4)
+    assert torch.equal(opened[3].target, expected[3].target)
+    numbers = np.ma.masked_equal(np.arange(2 * 9 * 8).reshape(9, 2, 8, 1), 7)
+    assert not ArrayWindows([numbers], 4, 4)[0].history.eq(7).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"mask": "auto"}, ConfigError, "`mask` must be 'nan'"),
+        ({"measured": (True,)}, ShapeError, "`measured`"),
+        ({"measured": (0, 0)}, ShapeError, "each once"),
+        ({"channels": ("u", "u")}, ShapeError, "different names"),
+        ({"units": ("m/s",)}, ShapeError, "`units` must hold one entry per channel, 2"),
+        ({"spacing": (1.0,)}, ShapeError, "`spacing` must hold one entry per axis, 2"),
+        ({"time_step": 0.0}, ConfigError, "`time_step` must be positive"),
+        ({"time_step": -1.0}, ConfigError, "`time_step` must be positive"),
+        ({"time_step": float("nan")}, ConfigError, "`time_step` must be positive"),
+        ({"spacing": (1.0, 0.0)}, ConfigError, "`spacing` and"),
+        ({"mask": np.ones((12, 4, 6))}, ShapeError, "`mask` must be a list"),
+    ],
+)
+def test_wrong_arguments_of_windows_are_named(options, error, message):
+    with pytest.raises(error, match=message):
+        ArrayWindows([np.zeros((12, 4, 6, 2))], 4, 4, **options)
+
+
+@pytest.mark.parametrize(
+    ("trajectories", "error", "message"),
+    [
+        (torch.zeros(12, 4, 6, 2), ShapeError, "one array of shape"),
+        (np.zeros((12, 4, 6, 2)), ShapeError, "one array of shape"),
+        ([np.zeros((12, 0, 6, 2))], GridMismatchError, "without points"),
+        ([np.zeros((12, 4, 6, 0))], GridMismatchError, "without points"),
+        ([np.zeros((12, 4, 6, 2), complex)], DataError, "real numbers"),
+        ([torch.zeros(12, 4, 6, 2, dtype=torch.complex64)], DataError, "real numbers"),
+        ([np.zeros((12, 4, 6, 2), object)], DataError, "real numbers"),
+    ],
+)
+def test_wrong_trajectories_are_named(trajectories, error, message):
+    with pytest.raises(error, match=message):
+        ArrayWindows(trajectories, 4, 4)
+
+
+def test_windows_are_shown_in_a_line():
+    windows = ArrayWindows([np.zeros((12, 4, 6, 2))], 4, 4)
+    assert (
+        repr(windows) == "ArrayWindows(5 windows of 1 recording(s), 4 + 4 frames of 0, 1 on 4 x 6)"
+    )

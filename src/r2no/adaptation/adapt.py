@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.fitting import check_adaptable, fit_ensemble
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.trajectories import Trajectories
-from r2no.adaptation.weighting import Target
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Windows, batches
 from r2no.errors import ConfigError, EmptySplitError, FingerprintError, GridMismatchError
@@ -32,6 +31,7 @@ from r2no.training import (
     train_repair,
 )
 from r2no.training.backbone import fit_normalisers
+from r2no.training.settings import changed
 
 
 def adapt(
@@ -40,13 +40,14 @@ def adapt(
     fit: Windows,
     members: int | None = None,
     *,
-    cells: FourierCells | Literal["auto"] | None = None,
-    target: Target | None = None,
+    cells: FourierCells | str | None = None,
+    target: str | None = None,
     budget: int | None = None,
     settings: AdaptSettings | None = None,
     normalisers: tuple[Normaliser, Normaliser] | None = None,
     folder: PathLike | None = None,
     reporter: Reporter | None = None,
+    shared_data: bool = False,
 ) -> AdaptedModel:
     """Adapt a pretrained operator to real measurements.
 
@@ -68,12 +69,21 @@ def adapt(
             paper's but for the partition.
         normalisers: Of history and field for the loop; default fitted on ``train``.
         folder: Where to keep the work, so that a stopped run goes on; default a temporary folder.
-        reporter: Where progress is shown.
+        reporter: Where progress is shown; default a terminal or notebook, if this runs in one.
+        shared_data: Whether ``train`` and ``fit`` may hold the same recordings. The weights then
+            rest on repairs of windows the modules have seen, and hold less than they promise.
+
+    Raises:
+        ConfigError: for a wrong argument, with the nearest right one, or shared recordings.
+        EmptySplitError: for a split without windows, or too short to part.
+        GridMismatchError: if the splits differ, or their grid has not two axes.
+        ShapeError: if the source's answer has another shape, or is no tensor.
     """
     fields = _common_fields(train, fit)
     settings = _with_arguments(settings or AdaptSettings(), fields, members, cells, target, budget)
     check_adaptable(fit, settings)
-    reporter = reporter or Reporter(quiet=True)
+    _check_apart(train, fit, shared_data)
+    reporter = reporter or Reporter.default()
     with contextlib.ExitStack() as stack:
         work = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-")))
         frozen = _Frozen(source, next(iter(batches(train, 1)))[1].history, fields.target_shape)
@@ -120,8 +130,8 @@ def _with_arguments(
     settings: AdaptSettings,
     fields: Fields,
     members: int | None,
-    cells: FourierCells | Literal["auto"] | None,
-    target: Target | None,
+    cells: FourierCells | str | None,
+    target: str | None,
     budget: int | None,
 ) -> AdaptSettings:
     """The settings with the arguments of :func:`adapt` that were given, checked."""
@@ -146,8 +156,22 @@ def _with_arguments(
         if value is not None and value < 1:
             raise ConfigError(f"`{name}` must be at least 1, but got {value}.")
     update: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    update["ensemble"] = settings.ensemble.model_copy(update=ensemble)
-    return settings.model_copy(update=update)
+    return changed(settings, ensemble=changed(settings.ensemble, **ensemble), **update)
+
+
+def _check_apart(train: Windows, fit: Windows, consent: bool) -> None:
+    """Refuse a split that is given twice, or in parts, unless that is meant."""
+    if consent:
+        return
+    recordings = [getattr(windows, "recordings", ()) for windows in (train, fit)]
+    common = {id(one) for one in recordings[0]} & {id(one) for one in recordings[1]}
+    if common or train.fingerprint == fit.fingerprint:
+        raise ConfigError(
+            "`fit` must hold other recordings than `train`, but "
+            + (f"{len(common)} are in both. " if common else "they are the same windows. ")
+            + "What is fitted on windows the repair modules were trained on does not hold on new "
+            "ones. Split the data (`data.split`), or pass shared_data=True."
+        )
 
 
 def _trajectories(windows: Windows) -> int:

@@ -2,16 +2,17 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from r2no._types import Extent, PaddingMode
 from r2no.adaptation.weighting import Target
 from r2no.ensemble import RIDGE_GRID
 from r2no.repair import RepairObjective
 from r2no.training import TrainSettings
+from r2no.training.settings import Settings
 
 
-class RepairSettings(BaseModel, frozen=True, extra="forbid"):
+class RepairSettings(Settings, frozen=True):
     """The repair module, its loop and its objective; the defaults are the published ones."""
 
     width: int = Field(default=32, ge=1)
@@ -37,7 +38,7 @@ class RepairSettings(BaseModel, frozen=True, extra="forbid"):
         )
 
 
-class EnsembleSettings(BaseModel, frozen=True, extra="forbid"):
+class EnsembleSettings(Settings, frozen=True):
     """The partition and the ridge.
 
     ``cells="auto"`` shrinks every cell towards coarser ones as far as held-out blocks of the fit
@@ -59,7 +60,7 @@ class EnsembleSettings(BaseModel, frozen=True, extra="forbid"):
     base_column: bool = True
 
 
-class AdaptSettings(BaseModel, frozen=True, extra="forbid"):
+class AdaptSettings(Settings, frozen=True):
     """Everything :func:`r2no.adapt` decides; each member m is trained with seed + m."""
 
     members: int = Field(default=3, ge=1)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from r2no.errors import DataError, EmptySplitError, GridMismatchError, NonFiniteError, ShapeError
 
@@ -33,6 +34,8 @@ def check_shapes(trajectories: Sequence[Any], window: int) -> None:
     """Refuse trajectories that differ in grid or channels, or are shorter than ``window``."""
     if not trajectories:
         raise EmptySplitError("`trajectories` is empty. Give at least one array.")
+    for number, trajectory in enumerate(trajectories):
+        _check_kind(number, trajectory)
     first = tuple(trajectories[0].shape)
     for number, trajectory in enumerate(trajectories):
         shape = tuple(trajectory.shape)
@@ -51,11 +54,36 @@ def check_shapes(trajectories: Sequence[Any], window: int) -> None:
                 f"Trajectories must share their channels, but number 0 has {first[-1]} and number "
                 f"{number} has {shape[-1]} on the last axis."
             )
+        if 0 in shape[1:]:
+            raise GridMismatchError(
+                f"Trajectory {number} has shape {shape}: an axis without points holds no field."
+            )
         if shape[0] < window:
             raise EmptySplitError(
                 f"Trajectory {number} has {shape[0]} frames, fewer than the {window} of a window. "
                 "Shorten `history` or `horizon`, or leave the trajectory out."
             )
+
+
+def _check_kind(number: int, trajectory: Any) -> None:
+    """Refuse what is no array of real numbers."""
+    kind = getattr(trajectory, "dtype", None)
+    if kind is None or not hasattr(trajectory, "shape"):
+        raise ShapeError(
+            f"A trajectory must be an array or a tensor, but number {number} is a "
+            f"`{type(trajectory).__name__}`."
+        )
+    real = not kind.is_complex if isinstance(kind, torch.dtype) else kind.kind in "biuf"
+    if not real:
+        raise DataError(
+            f"A trajectory must hold real numbers, but number {number} is of type {kind}. Give "
+            "real and imaginary part as channels, or convert it to float."
+        )
+
+
+def without_mask(array: np.ma.MaskedArray) -> np.ndarray:
+    """A masked array as floats with NaN where it is masked."""
+    return np.ma.filled(array.astype(np.result_type(array.dtype, np.float32)), np.nan)
 
 
 def read_constants(

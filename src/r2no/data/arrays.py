@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from r2no._types import Number
-from r2no.data.array_checks import check_shapes, constant_names, read_constants
+from r2no.data.array_checks import check_shapes, constant_names, read_constants, without_mask
 from r2no.data.gaps import fill_gaps
 from r2no.data.lazy import LazyTrajectory, as_mask
 from r2no.data.mapped import MappedFile
+from r2no.data.names import nearest
 from r2no.data.window import Fields, Window
 from r2no.errors import (
     ConfigError,
@@ -45,7 +46,8 @@ class ArrayWindows(Dataset[Window]):
     missing in the same sense.
 
     Args:
-        trajectories: at least one; all on the same grid with the same channels.
+        trajectories: at least one; all on the same grid with the same channels. What is masked in
+            a masked array is missing.
         history: frames of a window that are given.
         horizon: frames of a window that are asked for.
         stride: frames between the starts of two windows.
@@ -80,7 +82,7 @@ class ArrayWindows(Dataset[Window]):
 
     def __init__(
         self,
-        trajectories: Sequence[Array],
+        trajectories: Sequence[Array] | Array,
         history: int,
         horizon: int,
         *,
@@ -89,7 +91,7 @@ class ArrayWindows(Dataset[Window]):
         measured: Sequence[int] | None = None,
         conditioning: Sequence[Sequence[float]] | None = None,
         conditioning_names: Sequence[str] | None = None,
-        mask: Literal["nan"] | Sequence[Array] | None = None,
+        mask: str | Sequence[Array] | Array | None = None,
         units: Sequence[str] = (),
         spacing: Sequence[Number] = (),
         time_step: Number = 1.0,
@@ -101,7 +103,8 @@ class ArrayWindows(Dataset[Window]):
                 "`history`, `horizon` and `stride` must be at least 1 and `dtype` float32 or "
                 f"float64, but got {history}, {horizon}, {stride} and {dtype}."
             )
-        self._trajectories = list(trajectories)
+        self._trajectories = _listed("trajectories", trajectories)
+        self._masks, self._gaps = _masks(mask), mask is not None
         check_shapes(self._trajectories, history if beyond else history + horizon)
         shape = self._trajectories[0].shape
         names = tuple(map(str, range(shape[-1]))) if channels is None else tuple(channels)
@@ -122,9 +125,8 @@ class ArrayWindows(Dataset[Window]):
             spacing=tuple(map(float, spacing)),
             time_step=float(time_step),
         )
-        self._masks = None if mask is None or mask == "nan" else list(mask)
-        self._gaps = mask is not None
         self._check_masks()
+        self._unmask()
         for number in range(len(self._trajectories)):
             self._check_values(number)
         self.origins = self._find_origins()
@@ -236,6 +238,34 @@ class ArrayWindows(Dataset[Window]):
                 f"channel axis. Trajectories have {shapes}, masks {found}."
             )
 
+    def _unmask(self) -> None:
+        """Take what is masked in masked arrays as missing, beside what ``mask`` says."""
+        for number, array in enumerate(self._trajectories):
+            if not isinstance(array, np.ma.MaskedArray):
+                continue
+            if self._masks is not None:
+                known = np.asarray(self._masks[number], dtype=bool)
+                known = known if known.ndim == array.ndim else known[..., None]
+                self._masks[number] = known & ~np.ma.getmaskarray(array)
+                self._trajectories[number] = np.ma.getdata(array)
+            elif np.ma.is_masked(array) or self._gaps:
+                self._trajectories[number], self._gaps = without_mask(array), True
+            else:
+                self._trajectories[number] = np.ma.getdata(array)
+
+    def __repr__(self) -> str:
+        fields, count = self.fields, len(self._trajectories)
+        return (
+            f"ArrayWindows({len(self)} windows of {count} recording(s), "
+            f"{fields.history_frames} + {fields.horizon_frames} frames of "
+            f"{', '.join(fields.channels)} on {' x '.join(map(str, fields.grid))})"
+        )
+
+    @property
+    def recordings(self) -> Sequence[Array]:
+        """The trajectories."""
+        return tuple(self._trajectories)
+
     def _pieces(self, number: int) -> Iterator[tuple[int, Tensor, Tensor]]:
         """First frame, values and validity of a trajectory's frames, a bounded number at a time."""
         trajectory = self._trajectories[number]
@@ -286,6 +316,27 @@ class ArrayWindows(Dataset[Window]):
                     item.open() if isinstance(item, MappedFile) else item for item in state[name]
                 ]
         self.__dict__.update(state)
+
+
+def _listed(name: str, arrays: Sequence[Array] | Array) -> list[Array]:
+    """A list of arrays; a bare one would be taken apart along its first axis."""
+    if hasattr(arrays, "shape") or isinstance(arrays, (str, dict)):
+        shape = getattr(arrays, "shape", None)
+        found = type(arrays).__name__ if shape is None else f"one array of shape {tuple(shape)}"
+        raise ShapeError(
+            f"`{name}` must be a list with one array per recording, but got {found}. Put it into a "
+            "list, or several recordings of one array with `list(array)`."
+        )
+    return list(arrays)
+
+
+def _masks(mask: str | Sequence[Array] | Array | None) -> list[Array] | None:
+    if isinstance(mask, str) and mask != "nan":
+        raise ConfigError(
+            f"`mask` must be 'nan', a list of arrays or None, but got {mask!r}. "
+            + nearest(mask, ["nan"])
+        )
+    return None if mask is None or isinstance(mask, str) else _listed("mask", mask)
 
 
 class _Known:

@@ -28,6 +28,10 @@ class Splits:
     fit: ArrayWindows
     test: ArrayWindows
 
+    def __repr__(self) -> str:
+        parts = [f"{name}={getattr(self, name)!r}" for name in ("train", "fit", "test")]
+        return f"Splits({', '.join(parts)})"
+
 
 def allot(count: int, shares: Mapping[str, float]) -> dict[str, slice]:
     """0..count-1 as one run per name, in proportion to ``shares``, each with at least one."""

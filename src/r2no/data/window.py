@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from r2no._types import Grid
-from r2no.errors import EmptySplitError, ShapeError
+from r2no.errors import ConfigError, EmptySplitError, ShapeError
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,33 @@ class Fields:
     time_step: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.measured or not set(self.measured) <= set(range(len(self.channels))):
+        indices = all(
+            isinstance(m, (int, np.integer)) and type(m) is not bool for m in self.measured
+        )
+        known = indices and set(self.measured) <= set(range(len(self.channels)))
+        if not self.measured or not known or len(set(self.measured)) < len(self.measured):
             raise ShapeError(
-                f"`measured` must name channels of {self.channels} by index, but got "
+                f"`measured` must name channels of {self.channels} by index, each once, but got "
                 f"{self.measured}. Give at least one index below {len(self.channels)}."
+            )
+        object.__setattr__(self, "measured", tuple(int(m) for m in self.measured))
+        names = self.history_channels
+        if len(set(names)) < len(names):
+            raise ShapeError(
+                f"`channels` must have different names, constants included, but are {names}. "
+                "Rename those that occur twice."
+            )
+        for name, of, axis in (("units", self.channels, "channel"), ("spacing", self.grid, "axis")):
+            if len(getattr(self, name)) not in (0, len(of)):
+                raise ShapeError(
+                    f"`{name}` must hold one entry per {axis}, {len(of)}, or none, but got "
+                    f"{getattr(self, name)}."
+                )
+        steps = (*self.spacing, self.time_step)
+        if not all(step > 0 and math.isfinite(step) for step in steps):
+            raise ConfigError(
+                "`spacing` and `time_step` must be positive numbers, but got "
+                f"{self.spacing} and {self.time_step}. Give distances between neighbours."
             )
 
     def agrees(self, other: "Fields") -> bool:

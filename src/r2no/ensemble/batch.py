@@ -5,7 +5,7 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from r2no.errors import ShapeError
+from r2no.errors import EmptySplitError, ShapeError
 from r2no.spectral import FourierCells
 
 
@@ -28,6 +28,10 @@ def check_batch(batch: FitBatch, cells: FourierCells, measured: tuple[int, ...])
     for name in ("source", "iterates", "target"):
         cells.check_field(name, getattr(batch, name))
     shape = tuple(batch.source.shape)
+    if 0 in shape:
+        raise EmptySplitError(
+            f"`source` has shape {shape}, so the batch holds no values. Leave empty batches out."
+        )
     if tuple(batch.target.shape) != shape or tuple(batch.iterates.shape[2:]) != shape:
         raise ShapeError(
             "`source`, `target` and each iterate must have one shape, but got "

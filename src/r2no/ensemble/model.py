@@ -436,7 +436,8 @@ class SpectralEnsemble:
         return self.sums_
 
     def _validate(self) -> None:
-        if self.ridge not in ("auto", "nested") and not float(self.ridge) >= 0:
+        named = self.ridge in ("auto", "nested")
+        if not named and (isinstance(self.ridge, str) or not self.ridge >= 0):
             raise ConfigError(
                 f"`ridge` must be 'auto', 'nested' or a number >= 0, but got {self.ridge!r}."
             )

@@ -3,10 +3,12 @@
 import math
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from r2no.training.settings import Settings
 
 
-class TrainSettings(BaseModel, frozen=True, extra="forbid"):
+class TrainSettings(Settings, frozen=True):
     """How to optimise: the defaults are the repair module's (DESIGN 1.2).
 
     Give either ``epochs`` or ``updates``. The learning rate follows a cosine from ``lr`` to

@@ -42,6 +42,12 @@ class Reporter:
         self._bars: Progress | None = None
         self._running = 0
 
+    @classmethod
+    def default(cls) -> "Reporter":
+        """Shows steps where someone watches: on a terminal or in a notebook."""
+        console = Console(file=sys.stderr)
+        return cls(console, quiet=not (console.is_terminal or console.is_jupyter))
+
     def say(self, text: str) -> None:
         """Print one line."""
         if not self.quiet:

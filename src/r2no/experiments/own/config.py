@@ -9,10 +9,10 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from r2no._types import Number, PathLike
 from r2no.adaptation import AdaptSettings
-from r2no.data.names import nearest
 from r2no.data.normalise import Normaliser
 from r2no.errors import ConfigError
 from r2no.experiments.realpdebench.config_file import read_yaml
+from r2no.training.settings import problems
 
 
 class SplitConfig(BaseModel, frozen=True, extra="forbid"):
@@ -149,32 +149,4 @@ def read_own_config(path: PathLike, overrides: Mapping[str, Any] | None = None) 
     try:
         return OwnConfig(**values)
     except ValidationError as error:
-        raise ConfigError(f"`{path}` is not valid: {_problems(error)}") from error
-
-
-def _problems(error: ValidationError) -> str:
-    lines = []
-    for problem in error.errors():
-        parts = [str(part) for part in problem["loc"]]
-        name, text = ".".join(parts), problem["msg"].removeprefix("Value error, ").rstrip(".")
-        if problem["type"] == "missing":
-            text = "is needed"
-        if problem["type"] == "extra_forbidden":
-            text = f"is not known. {nearest(parts[-1], _keys(parts[:-1]))}".rstrip(".")
-        lines.append(f"`{name}` {text}" if name else text)
-    return "; ".join(lines) + "."
-
-
-def _keys(parts: list[str]) -> list[str]:
-    """The keys that are known under a path of keys."""
-    model: Any = OwnConfig
-    for part in parts:
-        field = model.model_fields.get(part)
-        options = getattr(field.annotation, "__args__", (field.annotation,)) if field else ()
-        models = [
-            item for item in options if isinstance(item, type) and issubclass(item, BaseModel)
-        ]
-        if not models:
-            return []
-        model = models[0]
-    return list(model.model_fields)
+        raise ConfigError(f"`{path}` is not valid: {problems(error, OwnConfig)}") from error

@@ -1,0 +1,65 @@
+"""Settings: frozen, unknown keys refused, and every complaint a named error with the nearest key.
+
+Python arguments and YAML files are checked alike, by :func:`problems`.
+"""
+
+import re
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from r2no.data.names import nearest
+from r2no.errors import ConfigError
+
+
+class Settings(BaseModel, frozen=True, extra="forbid"):
+    """Base of all settings that users write in Python."""
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            kind = type(self)
+            raise ConfigError(f"{kind.__name__}: {problems(error, kind)}") from error
+
+    # Parts of a whole are checked by the whole, which knows where they are.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+
+Kind = TypeVar("Kind", bound=Settings)
+
+
+def changed(settings: Kind, **values: Any) -> Kind:
+    """A copy with other values, checked as if they had been given at once."""
+    return type(settings)(**{**dict(settings), **values})
+
+
+def problems(error: ValidationError, model: type[BaseModel]) -> str:
+    """What is wrong with which key, in one line, with the nearest right key or value."""
+    lines = []
+    for problem in error.errors():
+        parts = [str(part) for part in problem["loc"]]
+        name, text = ".".join(parts), problem["msg"].removeprefix("Value error, ").rstrip(".")
+        if problem["type"] == "missing":
+            text = "is needed"
+        if problem["type"] == "extra_forbidden":
+            text = f"is not known. {nearest(parts[-1], _keys(model, parts[:-1]))}".rstrip(".")
+        if problem["type"] == "literal_error":
+            options = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+            text = f"cannot be {problem['input']!r}. {nearest(str(problem['input']), options)}"
+        lines.append(f"`{name}` {text}".rstrip(".") if name else text)
+    return "; ".join(lines) + "."
+
+
+def _keys(model: Any, parts: list[str]) -> list[str]:
+    """The keys that are known under a path of keys."""
+    for part in parts:
+        field = model.model_fields.get(part)
+        options = getattr(field.annotation, "__args__", (field.annotation,)) if field else ()
+        models = [
+            item for item in options if isinstance(item, type) and issubclass(item, BaseModel)
+        ]
+        if not models:
+            return []
+        model = models[0]
+    return list(model.model_fields)

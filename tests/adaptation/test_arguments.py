@@ -1,0 +1,85 @@
+"""Python arguments are checked as YAML is: a named error, with the nearest right name."""
+
+import io
+import sys
+
+import pytest
+from tests.adaptation.test_adapt import SETTINGS, Source
+from tests.conftest import travelling_wave
+
+import r2no
+from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
+from r2no.data import ArrayWindows
+from r2no.errors import ConfigError
+from r2no.training import Reporter, TrainSettings
+from r2no.training.settings import changed
+
+
+def split(seeds):
+    return ArrayWindows([travelling_wave(s) for s in seeds], 4, 4, stride=3, measured=(0,))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: AdaptSettings(members=0), "AdaptSettings: `members`"),
+        (lambda: AdaptSettings(membrs=2), "`membrs` is not known. Did you mean 'members'"),
+        (lambda: AdaptSettings(repair={"widht": 4}), r"`repair\.widht` is not known. Did.*'width'"),
+        (lambda: RepairSettings(train={"epocs": 1}), r"`train\.epocs` is not known.*'epochs'"),
+        (lambda: RepairSettings(norm="orto"), "`norm` cannot be 'orto'. Did you mean 'ortho'"),
+        (lambda: EnsembleSettings(cells="publishd"), "`cells` cannot be 'publishd'.*'published'"),
+        (lambda: TrainSettings(lr="fast"), "`lr`"),
+        (lambda: TrainSettings(epochs=1, updates=2), "either `epochs` or `updates`"),
+        (lambda: changed(SETTINGS, members=-1), "`members`"),
+    ],
+)
+def test_wrong_settings_are_named(build, message):
+    with pytest.raises(ConfigError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cells": "publishd"}, "`cells` cannot be 'publishd'. Did you mean 'published'"),
+        ({"target": "bad"}, "`target` cannot be 'bad'"),
+        ({"target": "rmsee"}, "Did you mean 'rmse'"),
+        ({"members": 0}, "`members`"),
+        ({"budget": -1}, "`budget`"),
+    ],
+)
+def test_wrong_arguments_of_adapt_are_named_before_any_work(options, message):
+    def unasked(history):
+        raise AssertionError("the source was asked")
+
+    with pytest.raises(ConfigError, match=message):
+        r2no.adapt(unasked, split([0]), split([1]), **options)
+
+
+def test_settings_are_still_read_from_what_they_were_dumped_to():
+    assert AdaptSettings(**SETTINGS.model_dump(mode="json")) == SETTINGS
+    assert changed(SETTINGS, members=5).repair == SETTINGS.repair
+
+
+def test_train_windows_given_as_fit_are_refused_without_consent():
+    train, again = split(range(2)), split(range(2))
+    array = travelling_wave(7)
+    shared = [ArrayWindows([a, array], 4, 4, measured=(0,)) for a in map(travelling_wave, (8, 9))]
+    for left, right in ((train, train), (train, again), shared):
+        with pytest.raises(ConfigError, match="shared_data=True"):
+            r2no.adapt(Source(), left, right, settings=SETTINGS)
+    model = r2no.adapt(Source(), train, train, members=1, settings=SETTINGS, shared_data=True)
+    assert model.provenance["train"] == model.provenance["fit"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "quiet"), [(Terminal, False), (io.StringIO, True)])
+def test_progress_is_shown_where_someone_watches(stream, quiet, monkeypatch):
+    monkeypatch.delenv("TTY_COMPATIBLE", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stderr", stream())
+    assert Reporter.default().quiet == quiet
