@@ -249,6 +249,7 @@ def test_values_under_the_mask_change_no_bit_of_fit_and_forecast(tmp_path):
         (lambda d: d.rename(u="U"), UnknownNameError, "Did you mean 'U'"),
         (lambda d: d.isel(lon=slice(0, 10)), GridMismatchError, "model's grid"),
         (lambda d: d.assign_coords(time=d["time"] * 3), DataError, "time step"),
+        (lambda d: d.assign_coords(lat=d["lat"] * 3), GridMismatchError, "spacing"),
         (lambda d: d.isel(time=slice(0, 3)), EmptySplitError, "gives 3 frames"),
         (lambda d: d.assign(u=d["u"].assign_attrs(units="knots")), DataError, "'knots'"),
     ],

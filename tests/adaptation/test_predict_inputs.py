@@ -10,6 +10,7 @@ import torch
 import xarray as xr
 from tests.adaptation.test_adapt import SETTINGS, Source
 from tests.adaptation.test_predict import HISTORY, HORIZON, recording
+from tests.conftest import travelling_wave
 
 import r2no
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
@@ -20,6 +21,7 @@ from r2no.errors import (
     ConfigError,
     DataError,
     EmptySplitError,
+    GridMismatchError,
     NonFiniteError,
     RangeWarning,
     ShapeError,
@@ -208,6 +210,8 @@ def test_data_sets_that_do_not_fit_are_named(model):
         model.predict(recording(20))
     with pytest.raises(DataError, match="time step"):
         model.predict(given.assign_coords(time=3 * given["time"]))
+    with pytest.raises(GridMismatchError, match="spacing"):
+        model.predict(given.assign_coords(lat=3 * given["lat"]))
     with pytest.raises(NonFiniteError, match="missing values"):
         model.predict(given.where(given["u"] > 0), gaps="refuse")
 
@@ -319,3 +323,29 @@ def test_concurrent_predictions_of_fresh_models_equal_serial_ones(model, tmp_pat
 def test_a_model_is_shown_in_a_line_or_two(model):
     assert len(repr(model)) < 400
     assert "4 -> 4 frames of u [m/s], p [Pa] on 8 x 12" in repr(model)
+
+
+def test_a_pressure_of_1e5_is_repaired_as_its_fluctuations_are():
+    """The whole way in float32, with the default cells: source, training, fit and forecast."""
+    settings = TINY.model_copy(
+        update={
+            "repair": TINY.repair.model_copy(update={"width": 4, "train": TrainSettings(epochs=2)}),
+            "ensemble": EnsembleSettings(radial=8, angular=4),
+        }
+    )
+    gains = []
+    for offset in (0.0, 1e5):
+
+        def source(history, offset=offset):
+            return offset + 0.9 * (history[:, -1:] - offset).expand(-1, HORIZON, -1, -1, -1)
+
+        def split(seeds, offset=offset):
+            fields = [100 * travelling_wave(seed)[..., :1] + offset for seed in seeds]
+            return ArrayWindows(fields, HISTORY, HORIZON, stride=3)
+
+        found = r2no.adapt(source, split(range(3)), split(range(10, 14)), settings=settings)
+        gains.append(found.verdict.gain)
+        history = split([20])[0].history
+        assert float((found.predict(history) - offset).abs().max()) < 300
+    assert gains[0] > 0.05
+    assert gains[1] == pytest.approx(gains[0], rel=0.01)

@@ -1,6 +1,6 @@
 """Histories with names and coordinates (xarray), and forecasts that keep and extend them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from r2no.data.coordinates import Axis, read_axis
 from r2no.data.names import SPACE, find_roles, nearest
 from r2no.data.units import Conversion, conversion
 from r2no.data.window import Fields
-from r2no.errors import DataError, ShapeError, UnknownNameError
+from r2no.errors import DataError, GridMismatchError, ShapeError, UnknownNameError
 
 _WHERE = "`history`"
 _ONE = "history"  # name of an array that has none
@@ -47,6 +47,8 @@ def read_labelled(
     )
     roles = _roles(data, next(iter(parts)), fields)
     axis = _time(data, roles["time"], fields)
+    space = [read_axis(data, roles[r], increasing=False, where=_WHERE) for r in SPACE if r in roles]
+    check_spacing([one.step for one in space], fields)
     changes = _conversions(parts, fields)
     values = np.concatenate([_in_order(part, roles) for part in parts.values()], -1)
     values = _named_channels(values, history, roles, fields)
@@ -99,6 +101,17 @@ def _time(data: xr.Dataset, name: str, fields: Fields) -> Axis:
         return replace(axis, step=fields.time_step)
     check_time_step(axis.step, fields)
     return axis
+
+
+def check_spacing(steps: Sequence[float], fields: Fields) -> None:
+    """Raise if the spacing of an axis is known for both and differs; 1 stands for not known."""
+    for step, known in zip(steps, fields.spacing, strict=False):
+        if 1.0 not in (step, known) and not np.isclose(step, known, rtol=1e-2):
+            raise GridMismatchError(
+                f"The spacing of the data is {tuple(steps)}, but the model was adapted to "
+                f"{fields.spacing}. Interpolate the data to that grid, or give coordinates in the "
+                "same unit."
+            )
 
 
 def check_time_step(step: float, fields: Fields) -> None:

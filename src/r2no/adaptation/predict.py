@@ -9,7 +9,7 @@ from torch import Tensor
 
 from r2no import storage
 from r2no._types import PathLike
-from r2no.adaptation.labelled import check_time_step
+from r2no.adaptation.labelled import check_spacing, check_time_step
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.data.arrays import ArrayWindows
 from r2no.data.forecast_file import ForecastFile
@@ -53,7 +53,7 @@ def write_predictions(
 
     Raises:
         UnknownNameError: if a channel of the model is missing in ``data``.
-        GridMismatchError: if ``data`` has another grid.
+        GridMismatchError: if ``data`` has another grid or spacing.
         DataError: if units or time step are others than the model's.
         NonFiniteError: if the model forecasts NaN or infinity.
     """
@@ -144,6 +144,7 @@ def _check_fits(fields: Fields, data: Measurements) -> None:
                 f"Convert the data: multiply by {change.factor:.6g}{more}."
             )
     check_time_step(data.time_step, fields)
+    check_spacing([axis.step for axis in data.space], fields)
 
 
 def _provenance(model: AdaptedModel) -> dict[str, str]:
