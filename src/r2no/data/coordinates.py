@@ -1,7 +1,7 @@
 """Axis: a coordinate in equal steps. Grids and time must be regular; the tolerance is here."""
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,20 @@ class Axis:
         """Coordinates some time after that at ``position``."""
         start = self.values(np.array([position]))
         return _later(np.repeat(start, len(seconds)), seconds)
+
+    @property
+    def falls(self) -> bool:
+        """Whether its coordinate decreases."""
+        if self.variable is None or self.size < 2 or self.variable.dtype.kind not in "iuf":
+            return False
+        return bool(self.variable.values[-1] < self.variable.values[0])
+
+    def in_steps(self, step: float, units: str = "", *, falls: bool = False) -> "Axis":
+        """The same with a coordinate of equal steps from zero."""
+        signed = -step if falls else step
+        attributes = {"units": units} if units else {}
+        values = xr.Variable((self.name,), np.arange(self.size) * signed, attributes)
+        return replace(self, step=step, units=units, variable=values)
 
     def __str__(self) -> str:
         step = f"step {self.step:.6g} {self.units}".rstrip()

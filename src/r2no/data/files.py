@@ -13,10 +13,14 @@ import xarray as xr
 from torch import Tensor
 from xarray.core import indexing
 
+from r2no.data.frames import join_frames, natural
 from r2no.data.lazy import SlicedArray, lazily
 from r2no.data.mapped import read_npz
+from r2no.data.matlab import read_mat
+from r2no.data.meshgrids import flatten_meshgrids
 from r2no.data.names import role_of_name
-from r2no.errors import ConfigError, DataError, ShapeError
+from r2no.data.unnamed import SPACE_NAMES, from_named
+from r2no.errors import ConfigError, DataError, R2NOError, ShapeError
 
 #: What `open` takes: paths, patterns, xarray objects, arrays, mappings of arrays, lists of these.
 Source = Any
@@ -27,36 +31,46 @@ _SUFFIXES = {
     "hdf5": (".h5", ".hdf5", ".hdf", ".he5"),
     "npz": (".npz",),
     "npy": (".npy",),
+    "mat": (".mat",),
 }
-_SPACE_NAMES = {1: ("x",), 2: ("y", "x"), 3: ("z", "y", "x")}
-_FEW = 8  # a last axis this short is taken for channels
+_MANIFEST = "manifest.json"  # of an artifact, which is a folder too
 
 
 def read_all(
-    source: Source, axes: Sequence[str] | None, labels: Sequence[str] | None = None
+    source: Source,
+    axes: Sequence[str] | None,
+    labels: Sequence[str] | None = None,
+    time: str | None = None,
 ) -> list[tuple[str, xr.Dataset]]:
     """(name, data set) of every recording in ``source``; values are not read.
 
     Args:
         source: See :func:`r2no.data.open`.
         axes: Names of the axes of arrays that have none.
-        labels: Names for the channel axis of such an array.
+        labels: Names for the channel axis of such an array, or of the variables that are wanted.
+        time: The dimension of time, if the user named it.
     """
     if isinstance(source, (str, Path)):
-        return [(str(path), _read_file(path, axes, labels)) for path in _paths(str(source))]
+        source = [source]
+    if isinstance(source, (list, tuple)) and all(isinstance(one, (str, Path)) for one in source):
+        paths = [path for one in source for path in find_files(str(one))]
+        found = [(str(path), _read_file(path, axes, labels)) for path in paths]
+        return _numbered(join_frames(found, time))
     if isinstance(source, xr.Dataset):
-        return [(str(source.attrs.get("title", "data set")), source)]
+        data = flatten_meshgrids(source)
+        return [(str(source.attrs.get("title", "data set")), data)]
     if isinstance(source, xr.DataArray):
         name = source.name or "field"
         return [(str(name), _positional(source.rename(name)).to_dataset(promote_attrs=False))]
     if isinstance(source, Mapping):
-        return [("arrays", _from_named(source, axes, "arrays"))]
+        arrays = {str(name): _as_array(value) for name, value in source.items()}
+        return [("arrays", from_named(arrays, axes, "arrays", wanted=labels))]
     if isinstance(source, Tensor):
         source = source.detach().cpu().numpy()
     if hasattr(source, "shape") and hasattr(source, "dtype"):
         return [("array", _from_array(source, axes, labels))]
     if isinstance(source, Sequence):
-        return _numbered([found for item in source for found in read_all(item, axes, labels)])
+        return _numbered([one for item in source for one in read_all(item, axes, labels, time)])
     raise ConfigError(
         "`source` must be a path, a pattern, an xarray object, an array, a mapping of arrays or a "
         f"list of these, but got {type(source).__name__}."
@@ -71,31 +85,69 @@ def _numbered(found: list[tuple[str, xr.Dataset]]) -> list[tuple[str, xr.Dataset
     ]
 
 
-def _paths(source: str) -> list[Path]:
+def _as_array(value: Any) -> Any:
+    """An entry of a mapping as something with a shape and a dtype."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().numpy()
+    return value if hasattr(value, "shape") and hasattr(value, "dtype") else np.asarray(value)
+
+
+def find_files(source: str) -> list[Path]:
+    """The files of a path, a pattern or a folder, in natural order.
+
+    Raises:
+        DataError: if there is none, or a folder holds several kinds.
+    """
     if glob.has_magic(source) and not Path(source).exists():
-        found = [Path(name) for name in sorted(glob.glob(source, recursive=True))]
+        found = sorted(map(Path, glob.glob(source, recursive=True)), key=natural)
     else:
         found = [Path(source)] if Path(source).exists() else []
     if not found:
         raise DataError(f"There is no file that matches `{source}`. Check the path or pattern.")
-    return found
+    return [file for path in found for file in _files_of(path)]
+
+
+def _files_of(path: Path) -> list[Path]:
+    """A file, or the data files of a folder; of its folders, if it holds no file itself."""
+    if not path.is_dir() or is_data_file(path):
+        return [path]
+    inside = sorted((one for one in path.iterdir() if one.name[0] != "."), key=natural)
+    files = [one for one in inside if is_data_file(one)]
+    if not files and not (path / _MANIFEST).exists():
+        files = [f for one in inside if one.is_dir() for f in _files_of(one)]
+    if not files:
+        raise DataError(
+            f"The folder `{path}` holds no data files (ending in {_known()}). Give the folder or "
+            "the pattern of the recordings."
+        )
+    kinds = sorted({file.suffix.lower() for file in files})
+    if len({_kind(file) for file in files}) > 1:
+        raise DataError(
+            f"The folder `{path}` holds files of several kinds, {', '.join(kinds)}, perhaps the "
+            f"same data twice. Give a pattern, as in `{path}/*{kinds[0]}`."
+        )
+    return files
 
 
 def _read_file(path: Path, axes: Sequence[str] | None, labels: Sequence[str] | None) -> xr.Dataset:
     kind = _kind(path)
     try:
         if kind == "netcdf":
-            return _open_xarray(path, "netcdf4", "netcdf")
+            return flatten_meshgrids(_open_xarray(path, "netcdf4", "netcdf"))
         if kind == "zarr":
             data = _open_xarray(path, "zarr", "zarr", consolidated=False)
-            return data[sorted(map(str, data.data_vars))]  # a folder has no order of its own
+            ordered = data[sorted(map(str, data.data_vars))]  # a folder has no order of its own
+            return flatten_meshgrids(ordered)
         if kind == "hdf5":
-            return _from_hdf5(path, axes)
+            return _from_hdf5(path, axes, labels)
+        if kind == "mat":
+            arrays, unsure = read_mat(path)
+            return from_named(arrays, axes, f"`{path}`", wanted=labels, unsure=unsure)
         if kind == "npy":
             return _from_array(np.load(path, mmap_mode="r"), axes, labels)
-        return _from_named(read_npz(path), axes, f"`{path}`")
+        return from_named(read_npz(path), axes, f"`{path}`", wanted=labels)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, (DataError, ShapeError, ConfigError)):
+        if isinstance(error, R2NOError):
             raise
         raise DataError(
             f"Could not read `{path}` as {kind}: {error}. It is damaged, still being written, or "
@@ -103,8 +155,16 @@ def _read_file(path: Path, axes: Sequence[str] | None, labels: Sequence[str] | N
         ) from error
 
 
-def is_data(path: Path) -> bool:
-    """Whether a path looks like measured data, by its name or as a Zarr folder."""
+def is_data(source: str) -> bool:
+    """Whether a path or pattern looks like measured data: by name, or a folder of such files."""
+    path = Path(source)
+    if path.is_dir() and not is_data_file(path):
+        return not (path / _MANIFEST).exists()
+    return is_data_file(path) or (glob.has_magic(source) and not path.exists())
+
+
+def is_data_file(path: Path) -> bool:
+    """Whether a path looks like one data file, by its name or as a Zarr folder."""
     return _guess_kind(path) is not None
 
 
@@ -118,8 +178,11 @@ def _guess_kind(path: Path) -> str | None:
 def _kind(path: Path) -> str:
     if (kind := _guess_kind(path)) is not None:
         return kind
-    known = ", ".join(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
-    raise DataError(f"`{path}` is of no known format. Its name must end in one of {known}.")
+    raise DataError(f"`{path}` is of no known format. Its name must end in one of {_known()}.")
+
+
+def _known() -> str:
+    return ", ".join(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
 
 
 def _open_xarray(path: Path, engine: str, extra: str, **options: Any) -> xr.Dataset:
@@ -131,7 +194,7 @@ def _open_xarray(path: Path, engine: str, extra: str, **options: Any) -> xr.Data
     return xr.open_dataset(path, engine=engine, cache=False, chunks=None, **options)  # type: ignore[arg-type]
 
 
-def _from_hdf5(path: Path, axes: Sequence[str] | None) -> xr.Dataset:
+def _from_hdf5(path: Path, axes: Sequence[str] | None, wanted: Sequence[str] | None) -> xr.Dataset:
     """Every data set of the file by its path; each read opens the file anew."""
     arrays: dict[str, Any] = {}
     attributes: dict[str, dict[str, Any]] = {}
@@ -143,6 +206,8 @@ def _from_hdf5(path: Path, axes: Sequence[str] | None) -> xr.Dataset:
             arrays[name] = indexing.LazilyIndexedArray(read) if item.ndim > 1 else item[()]
             attributes[name] = _hdf5_attributes(item)
             labels[name] = tuple(_hdf5_label(item, axis) for axis in range(item.ndim))
+        elif isinstance(item, h5py.Dataset) and (text := _hdf5_text(item)) is not None:
+            arrays[name] = np.array(text)
 
     with h5py.File(path) as file:
         file.visititems(visit)
@@ -150,14 +215,28 @@ def _from_hdf5(path: Path, axes: Sequence[str] | None) -> xr.Dataset:
     scaled = [name for name, found in labels.items() if all(found)]
     if axes is None and any(arrays[name].ndim > 1 for name in scaled):
         variables = {name: (labels[name], arrays[name], attributes[name]) for name in scaled}
-        return xr.decode_cf(xr.Dataset(variables, attrs=whole))
-    data = _from_named(arrays, axes, f"`{path}`")
+        return flatten_meshgrids(xr.decode_cf(xr.Dataset(variables, attrs=whole)))
+    data = from_named(arrays, axes, f"`{path}`", wanted=wanted)
+    left_out = data.encoding
     for name, found in attributes.items():
         short = name.rsplit("/", 1)[-1]  # coordinates lose the path of their group
         kept = next((one for one in (name, short) if one in data.variables), None)
         if kept is not None:
             data.variables[kept].attrs.update(found)
-    return xr.decode_cf(data.assign_attrs(whole))
+    data = xr.decode_cf(data.assign_attrs({**data.attrs, **whole}))
+    data.encoding.update(left_out)
+    return data
+
+
+def _hdf5_text(item: h5py.Dataset) -> str | None:
+    """The text of a data set that holds one."""
+    if item.shape not in ((), (1,)) or item.dtype.kind not in "SO":
+        return None
+    value = item[()]
+    value = value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, str) else None
 
 
 def _hdf5_slice(path: str, name: str, key: tuple) -> np.ndarray:
@@ -197,7 +276,7 @@ def _from_array(array: Any, axes: Sequence[str] | None, labels: Sequence[str] | 
                 f"has shape {tuple(array.shape)}. Reshape it, or name its axes with `axes`, as in "
                 'axes=("time", "y").'
             )
-        axes = ("time", *_SPACE_NAMES[ndim - 2], "channel")
+        axes = ("time", *SPACE_NAMES[ndim - 2], "channel")
     _check_axes(axes, ndim, "the array", array.shape)
     data = xr.Dataset({"field": xr.Variable(tuple(axes), lazily(array))})
     along = next((name for name in axes if role_of_name(name) == "channel"), None)
@@ -211,71 +290,12 @@ def _from_array(array: Any, axes: Sequence[str] | None, labels: Sequence[str] | 
     return data.assign_coords({along: list(labels)})
 
 
-def _from_named(arrays: Mapping[str, Any], axes: Sequence[str] | None, where: str) -> xr.Dataset:
-    """Arrays with names but without dimensions; 1-D ones with a usual name are coordinates."""
-    usable = {name: lazily(a) for name, a in arrays.items() if a.dtype.kind in "biufM"}
-    lengths = {
-        name: len(array)
-        for name, array in usable.items()
-        if array.ndim == 1 and role_of_name(name) is not None
-    }
-    variables: dict[str, Any] = {}
-    for name, array in usable.items():
-        if array.ndim == 0:
-            variables[name] = ((), array)
-        elif name in lengths:
-            variables[name] = ((name.rsplit("/", 1)[-1],), array)
-        elif array.ndim > 1:
-            found = axes if axes is not None else _axes_of(name, array.shape, lengths, where)
-            if axes is not None and len(axes) != array.ndim:
-                continue  # such as a static mask; `axes` speaks of the fields
-            variables[name] = (tuple(found), array)
-    if not any(len(dims) > 1 for dims, _ in variables.values()):
-        shapes = {name: tuple(array.shape) for name, array in arrays.items()}
-        raise DataError(
-            f"No array of {where} is a field: `axes` is {axes} and the arrays have shapes {shapes}."
-        )
-    dims = {name for found, _ in variables.values() for name in found}
-    kept = {n: v for n, v in variables.items() if n not in lengths or v[0][0] in dims}
-    return xr.Dataset({n.rsplit("/", 1)[-1] if n in lengths else n: v for n, v in kept.items()})
-
-
-def _axes_of(
-    name: str, shape: tuple[int, ...], lengths: Mapping[str, int], where: str
-) -> tuple[str, ...]:
-    """Names of an array's axes: by the lengths of the coordinates, else by the usual order."""
-    matches = [[n for n, length in lengths.items() if length == size] for size in shape]
-    if all(len(found) == 1 for found in matches):
-        named = [found[0] for found in matches]
-        if len(set(named)) == len(named):
-            return tuple(one.rsplit("/", 1)[-1] for one in named)
-    by_role = {role_of_name(one): one.rsplit("/", 1)[-1] for one in lengths}
-    fields = len(shape)
-    if fields == 4 and shape[-1] <= _FEW:
-        usual: tuple[str, ...] = ("time", "y", "x", "channel")
-    elif fields in (2, 3):
-        usual = ("time", *_SPACE_NAMES[fields - 1])
-    else:
-        raise DataError(
-            f"Array {name!r} of {where} has {fields} axes, {shape}, and nothing says what they "
-            'are. Name them with `axes`, as in axes=("run", "time", "y", "x").'
-        )
-    named_axes = tuple(by_role.get(role_of_name(one), one) for one in usual)
-    for axis, size in zip(named_axes, shape, strict=True):
-        if lengths.get(axis, size) != size:
-            raise DataError(
-                f"Array {name!r} of {where} has shape {shape}, which read as {named_axes} does not "
-                f"fit coordinate {axis!r} of length {lengths[axis]}. Name its axes with `axes`."
-            )
-    return named_axes
-
-
 def _positional(array: xr.DataArray) -> xr.DataArray:
     """Names for the dimensions of an array that was made without any (dim_0, dim_1, ...)."""
     default = tuple(f"dim_{number}" for number in range(array.ndim))
     if array.dims != default or array.ndim not in (2, 3):
         return array
-    return array.rename(dict(zip(default, ("time", *_SPACE_NAMES[array.ndim - 1]), strict=True)))
+    return array.rename(dict(zip(default, ("time", *SPACE_NAMES[array.ndim - 1]), strict=True)))
 
 
 def _check_axes(axes: Sequence[str], ndim: int, where: str, shape: Any) -> None:

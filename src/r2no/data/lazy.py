@@ -117,10 +117,15 @@ class LazyTrajectory:
 
     def pieces(self) -> Iterator[np.ndarray]:
         """All frames in order, a bounded number of bytes at a time."""
+        for start, stop in self.steps():
+            yield self[start:stop]
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """First and last frame (not included) of pieces of bounded size."""
         per_frame = max(self.nbytes // max(len(self), 1), 1)
         step = max(_PIECE_BYTES // per_frame, 1)
         for start in range(0, len(self), step):
-            yield self[start : start + step]
+            yield start, min(start + step, len(self))
 
 
 class SlicedArray(BackendArray):

@@ -1,6 +1,6 @@
 """Measurements: files, arrays or xarray objects as trajectories that windows are cut from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,14 +11,15 @@ import numpy as np
 from r2no._types import Number
 from r2no.data.arrays import ArrayWindows
 from r2no.data.coordinates import Axis
-from r2no.data.lazy import LazyTrajectory, as_mask
+from r2no.data.flags import Flags, Mask, read_mask
+from r2no.data.lazy import LazyTrajectory
 from r2no.data.names import nearest
 from r2no.data.recordings import Recording
 from r2no.data.splits import By, Splits, allot, time_blocks
 from r2no.errors import ConfigError, EmptySplitError, UnknownNameError
 from r2no.storage import content_sha256, fingerprint
 
-_CHEAP = 2**28  # bytes that are counted without being asked
+CHEAP = 2**28  # bytes that are looked at without being asked
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +31,14 @@ class Measurements:
     Attributes:
         recordings: The trajectories.
         mask: "auto": NaN and infinity are gaps if there are any; "nan": without looking first;
-            None: they are errors; or the name of a variable that is true where values are valid.
+            None: they are errors; or the name of a variable that is true where values are valid,
+            or {"variable": name, "valid": values of it that mean so}. Values that are flagged
+            valid but NaN or infinite are gaps as well.
         conditioning: Names of constants that are appended to the history.
     """
 
     recordings: tuple[Recording, ...]
-    mask: str | None = "auto"
+    mask: Mask = "auto"
     conditioning: tuple[str, ...] = ()
 
     @property
@@ -84,13 +87,14 @@ class Measurements:
         """Share of missing values by channel; reads everything once, in pieces."""
         lost, total = np.zeros(len(self.channels)), 0
         for recording in self.recordings:
+            pieces: Iterator[np.ndarray]
             if recording.valid is None:
                 pieces = map(np.isfinite, recording.values.pieces())
             else:
-                pieces = map(as_mask, recording.valid.pieces())
+                pieces = recording.valid.pieces()
             for valid in pieces:
                 flat = valid.reshape(-1, valid.shape[-1])
-                lost += (~flat).sum(0)  # a mask has one column, which holds for every channel
+                lost += (~flat).sum(0)
                 total += len(flat)
         return tuple((lost / total).tolist())
 
@@ -111,9 +115,8 @@ class Measurements:
         """
         files = {recording.file for recording in self.recordings if Path(recording.file).exists()}
         hashes = {file: content_sha256(file) for file in files}
-        return fingerprint(
-            self.channels, self.mask, [r.identity(hashes.get(r.file)) for r in self.recordings]
-        )
+        named = [self.channels, self.units, self.mask, [axis.step for axis in self.space]]
+        return fingerprint(named, [r.identity(hashes.get(r.file)) for r in self.recordings])
 
     def describe(self, *, count: bool | None = None) -> str:
         """How the data were understood, in a few lines.
@@ -140,27 +143,39 @@ class Measurements:
         ]
         if self.conditioning:
             lines.append(f"  constants   {', '.join(self.conditioning)}")
-        if first.ignored:
-            lines.append(f"  left out    {', '.join(first.ignored)}")
+        for place, (name, reason) in enumerate(first.ignored.items()):
+            lines.append(f"  {'' if place else 'left out':11} {name}: {reason}")
         return "\n".join(lines)
 
     def _gaps_line(self, count: bool | None) -> str:
-        rule = {"auto": "NaN, if any", "nan": "NaN", None: "not allowed"}.get(
-            self.mask, f"where {self.mask!r} is false"
-        )
-        if not (self.nbytes <= _CHEAP if count is None else count):
+        rule = self._gaps_rule(read_mask(self.mask))
+        if not (self.nbytes <= CHEAP if count is None else count):
             return f"{rule}; not counted, describe(count=True) does"
         shares = zip(self.channels, self.missing, strict=True)
         return f"{rule}; missing " + ", ".join(
             f"{name} {100 * lost:.3g} %" for name, lost in shares
         )
 
+    def _gaps_rule(self, flags: Flags | None) -> str:
+        if flags is None:
+            return {"auto": "NaN, if any", "nan": "NaN"}.get(str(self.mask), "not allowed")
+        if flags.valid is None:
+            return f"NaN and where {flags.variable!r} is false"
+        shown = " or ".join(f"{value:g}" for value in flags.valid)
+        return f"NaN and where {flags.variable!r} is not {shown}"
+
     def select(self, channels: Sequence[str]) -> "Measurements":
         """The same data with these channels, in this order.
 
         Raises:
             UnknownNameError: if there is no such channel; the message gives the nearest.
+            ConfigError: if none is named, or one twice.
         """
+        if isinstance(channels, str) or not channels or len(set(channels)) < len(channels):
+            raise ConfigError(
+                "`channels` must name at least one channel and none twice, but got "
+                f"{channels!r}. There are {', '.join(map(repr, self.channels))}."
+            )
         for name in channels:
             if name not in self.channels:
                 raise UnknownNameError(
@@ -181,7 +196,7 @@ class Measurements:
     def load(self) -> "Measurements":
         """The same data in memory: training reads every window many times."""
         loaded = [
-            replace(r, values=r.values.load(), valid=r.valid and r.valid.load())
+            replace(r, values=r.values.load(), flags=r.flags and r.flags.load())
             for r in self.recordings
         ]
         return replace(self, recordings=tuple(loaded))
@@ -220,7 +235,7 @@ class Measurements:
         masks = [r.valid.part(span) for r, span in zip(chosen, spans, strict=True) if r.valid]
         _check_length(chosen, values, history if beyond else history + horizon)
         nan = self.mask == "nan" or (self.mask == "auto" and (beyond or self.has_gaps))
-        return ArrayWindows(
+        windows = ArrayWindows(
             values,
             history,
             horizon,
@@ -235,6 +250,14 @@ class Measurements:
             time_step=self.time_step,
             beyond=beyond,
         )
+        windows.fields = replace(
+            windows.fields,
+            axes=tuple(axis.name for axis in self.space),
+            axis_units=tuple(axis.units for axis in self.space),
+            falling=tuple(axis.falls for axis in self.space),
+            time_units=self.recordings[0].time.units,
+        )
+        return windows
 
     def split(
         self,

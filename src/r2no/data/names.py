@@ -42,6 +42,44 @@ def role_of_name(name: str) -> str | None:
     return _BY_NAME.get(name.lower().rsplit("/", 1)[-1])
 
 
+#: Names of variables beside a field that say how good it is, or which values are valid.
+_QUALITY = (
+    "corr correlation corr_coef correlation_coefficient correlation_map correlation_value "
+    "peak_ratio peakratio ppr snr s2n sig2noise signal_to_noise uncertainty quality"
+)
+_FLAGS = (
+    "typevector isvalid is_valid valid valid_mask flag flags mask enabled vectortype vector_type "
+    "status choice choicecode"
+)
+#: Steps of processing, the one to take first.
+_STAGES = ("filtered", "original", "raw", "smoothed")
+
+
+def kind_beside(name: str) -> str | None:
+    """What a variable of this name is beside a field: "quality", "flags", or None."""
+    plain = name.lower().rsplit("/", 1)[-1]
+    stem, _, stage = plain.rpartition("_")
+    names = {plain, stem if stage in _STAGES else plain}
+    if names & set(_FLAGS.split()):
+        return "flags"
+    quality = names & set(_QUALITY.split()) or plain.startswith("uncertainty")
+    return "quality" if quality else None
+
+
+def superseded(names: Iterable[str]) -> dict[str, str]:
+    """Fields that exist in another step of processing, with the one to take instead."""
+    found = list(names)
+    better = {}
+    for name in found:
+        stem, _, stage = name.rpartition("_")
+        if stage in _STAGES[1:]:
+            earlier = [f"{stem}_{one}" for one in _STAGES[: _STAGES.index(stage)]]
+            taken = next((one for one in earlier if one in found), None)
+            if taken is not None:
+                better[name] = taken
+    return better
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a wrong name: the nearest right one and all that there are."""
     found = [str(candidate) for candidate in known]
@@ -75,7 +113,7 @@ def find_roles(
     by_dim = {name: role for role, name in given.items()}
     roles: dict[str, str] = {}
     for dim in map(str, data[variable].dims):
-        role = by_dim.get(dim) or _role(data, dim)
+        role = by_dim.get(dim) or dim_role(data, dim)
         if role in given and dim not in by_dim:
             role = None
         if role is None:
@@ -103,11 +141,12 @@ def single_points(data: xr.Dataset, given: Mapping[str, str]) -> list[str]:
     return [
         str(name)
         for name, size in data.sizes.items()
-        if size == 1 and name not in given.values() and _role(data, str(name)) in (None, "depth")
+        if size == 1 and name not in given.values() and dim_role(data, str(name)) in (None, "depth")
     ]
 
 
-def _role(data: xr.Dataset, name: str) -> str | None:
+def dim_role(data: xr.Dataset, name: str) -> str | None:
+    """What a dimension of a data set is, by its coordinate's attributes or its name."""
     if name in data.variables:
         coordinate = data.variables[name]
         if (role := _BY_AXIS.get(str(coordinate.attrs.get("axis", "")).upper())) is not None:

@@ -1,17 +1,28 @@
 """open(): what the data are called, whether files agree, and a Measurements of them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import xarray as xr
 
 from r2no._types import Number
 from r2no.data.coordinates import Axis
 from r2no.data.files import Source, read_all
-from r2no.data.measurements import Measurements
+from r2no.data.flags import Mask, read_mask, valid_flags
+from r2no.data.measurements import CHEAP, Measurements
+from r2no.data.names import nearest
 from r2no.data.recordings import Recording, read_recordings
-from r2no.errors import ConfigError, DataError, EmptySplitError, GridMismatchError
+from r2no.errors import (
+    ConfigError,
+    DataError,
+    EmptySplitError,
+    GridMismatchError,
+    UnknownNameError,
+)
+
+#: Units: one for all channels, one for each, or by name.
+Units = str | Sequence[str] | Mapping[str, str]
 
 
 def open(
@@ -19,26 +30,30 @@ def open(
     *,
     variables: Sequence[str] | None = None,
     dims: Mapping[str, str] | None = None,
-    mask: str | None = "auto",
+    mask: Mask = "auto",
     conditioning: Sequence[str] = (),
     axes: Sequence[str] | None = None,
-    spacing: Sequence[Number] | None = None,
+    units: Units | None = None,
+    spacing: Sequence[Number] | Number | None = None,
     time_step: Number | None = None,
 ) -> Measurements:
     """Open measured fields; nothing but names and coordinates is read.
 
     Args:
-        source: A path or pattern (NetCDF, Zarr, HDF5, npz, npy), an xarray object, an array
-            (time, space..., channel), a mapping of arrays (time, space...), or a list of these.
-            Each is a trajectory, or several along its trajectory dimension.
+        source: A path, a pattern or a folder (NetCDF, Zarr, HDF5, MATLAB, npz, npy), an xarray
+            object, an array (time, space..., channel), a mapping of arrays (time, space...), or a
+            list of these. Each is a trajectory, or several along its trajectory dimension; files
+            of a single frame each are one trajectory per folder.
         variables: Names of the variables, in the order of the channels (or labels along a channel
             dimension; for an array without names, names for its channels); default every
-            floating-point field over time and space.
+            floating-point field over time and space but flags and measures of quality.
         dims: What dimensions are where the guess is wrong: a mapping of "trajectory", "time",
             "depth", "height", "width", "channel" to their names.
         mask: See :class:`Measurements`.
         conditioning: Scalar variables or attributes that are appended to the history.
-        axes: Names of the axes of arrays that come without (NumPy, npz, plain HDF5).
+        axes: Names of the axes of arrays that come without (NumPy, npz, plain HDF5; MATLAB, in
+            MATLAB's order).
+        units: Where the data have none: one for all channels, one for each, or by name.
         spacing: Of the grid, where the data have no coordinates.
         time_step: Likewise.
 
@@ -51,45 +66,97 @@ def open(
           dimensions  time = time, height = lat, width = lon
           ...
     """
+    dims, flags = dict(dims or {}), read_mask(mask)
+    for name, given in (("variables", variables), ("axes", axes), ("conditioning", conditioning)):
+        _check_names(name, given)
     found = []
-    for name, data in read_all(source, axes, variables):
+    for name, data in read_all(source, axes, variables, dims.get("time")):
         found += read_recordings(
-            name,
-            data,
-            variables=variables,
-            dims=dims or {},
-            mask=None if mask in ("auto", "nan") else mask,
-            conditioning=conditioning,
+            name, data, variables=variables, dims=dims, mask=flags, conditioning=conditioning
         )
     if not found:
         raise EmptySplitError("`source` is empty. Give at least one file, array or data set.")
-    found = [_with_steps(recording, spacing, time_step) for recording in found]
+    found = [_with_units(_with_steps(recording, spacing, time_step), units) for recording in found]
     for other in found[1:]:
         _check_agreement(found[0], other)
+    for recording in found:
+        _check_flags(recording)
     return Measurements(tuple(found), mask, tuple(conditioning))
 
 
+def _check_names(argument: str, given: Sequence[str] | None) -> None:
+    if given is None:
+        return
+    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+        raise ConfigError(f"`{argument}` must be a list of names, but got {given!r}.")
+    if argument != "conditioning" and (not given or len(set(given)) < len(given)):
+        raise ConfigError(
+            f"`{argument}` must hold at least one name and none twice, but got {list(given)}."
+        )
+
+
+def _check_flags(recording: Recording) -> None:
+    """Look at flags early: all of them where that is cheap, else the first ones."""
+    if recording.flags is None or recording.chosen is None:
+        return
+    for piece in recording.flags.pieces():
+        valid_flags(piece, recording.chosen, f"`{recording.name}`")
+        if recording.flags.nbytes > CHEAP:
+            return
+
+
+def _with_units(recording: Recording, units: Units | None) -> Recording:
+    """Units that were given, or that a text beside the data states, where variables have none."""
+    if units is None:
+        stated = tuple(own or recording.stated_units for own in recording.units)
+        return replace(recording, units=stated)
+    names = recording.channels
+    if isinstance(units, Mapping):
+        for name in units:
+            if name not in names:
+                raise UnknownNameError(
+                    f"`units` names {name!r}, which is no channel of `{recording.name}`. "
+                    + nearest(str(name), names)
+                )
+        given = [str(units.get(name, "")) for name in names]
+    else:
+        given = [units] * len(names) if isinstance(units, str) else list(units)
+    if len(given) != len(names) or not all(isinstance(one, str) for one in given):
+        raise ConfigError(
+            f"`units` must be one text, or one for each of the channels {names}, but got {units!r}."
+        )
+    for name, own, new in zip(names, recording.units, given, strict=True):
+        if own and new and own != new:
+            raise ConfigError(
+                f"`units` is for data without units, but {name!r} of `{recording.name}` is in "
+                f"{own!r}, not {new!r}. Leave the argument out, or convert the data."
+            )
+    merged = [own or new for own, new in zip(recording.units, given, strict=True)]
+    return replace(recording, units=tuple(merged))
+
+
 def _with_steps(
-    recording: Recording, spacing: Sequence[Number] | None, time_step: Number | None
+    recording: Recording, spacing: Sequence[Number] | Number | None, time_step: Number | None
 ) -> Recording:
     """Coordinates from ``spacing`` and ``time_step`` where the data have none."""
-    if spacing is not None and len(spacing) != len(recording.space):
+    count = len(recording.space)
+    if isinstance(spacing, (int, float)):
+        spacing = [spacing] * count
+    if spacing is not None and len(spacing) != count:
         raise ConfigError(
-            f"`spacing` must hold one number for each of {len(recording.space)} spatial axes, but "
+            f"`spacing` must hold one number for each of {count} spatial axes, but "
             f"got {tuple(spacing)}."
         )
-    steps = [None] * len(recording.space) if spacing is None else list(spacing)
+    steps = [None] * count if spacing is None else list(spacing)
+    for name, step in [("time_step", time_step), *(("spacing", one) for one in steps)]:
+        plain = isinstance(step, (int, float)) and not isinstance(step, bool)
+        if step is not None and not (plain and math.isfinite(step) and step > 0):
+            raise ConfigError(f"`{name}` must be positive and finite, but got {step!r}.")
     space = tuple(
         _with_step(axis, step, recording.name)
         for axis, step in zip(recording.space, steps, strict=True)
     )
-    made = {axis.name: axis.variable for axis in space if axis.variable is not None}
-    return replace(
-        recording,
-        time=_with_step(recording.time, time_step, recording.name),
-        space=space,
-        coordinates={**recording.coordinates, **made},
-    )
+    return recording.on_axes(_with_step(recording.time, time_step, recording.name), space)
 
 
 def _with_step(axis: Axis, step: Number | None, where: str) -> Axis:
@@ -100,8 +167,7 @@ def _with_step(axis: Axis, step: Number | None, where: str) -> Axis:
             f"`spacing` and `time_step` are for data without coordinates, but `{where}` has "
             f"{axis.name!r}. Leave the argument out, or drop the coordinate."
         )
-    values = xr.Variable((axis.name,), np.arange(axis.size) * float(step))
-    return replace(axis, step=float(step), variable=values)
+    return axis.in_steps(float(step))
 
 
 def _check_agreement(first: Recording, other: Recording) -> None:

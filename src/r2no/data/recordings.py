@@ -1,5 +1,6 @@
 """Recording: one trajectory of a data set with its names, coordinates, gaps and constants."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,8 +9,18 @@ from typing import Any
 import xarray as xr
 
 from r2no.data.coordinates import Axis, read_axis
+from r2no.data.flags import Flags, Validity
 from r2no.data.lazy import LazyTrajectory, Part
-from r2no.data.names import SPACE, check_given, find_roles, nearest, single_points
+from r2no.data.names import (
+    SPACE,
+    check_given,
+    find_roles,
+    kind_beside,
+    nearest,
+    single_points,
+    superseded,
+)
+from r2no.data.unnamed import LEFT_OUT
 from r2no.errors import DataError, GridMismatchError, UnknownNameError
 
 
@@ -21,7 +32,8 @@ class Recording:
         name: The file, and the place along the trajectory dimension.
         file: The file, if it is one.
         values: The frames.
-        valid: The mask, if the data set has one.
+        flags: The mask variable, if there is one.
+        chosen: Which of its values mean valid.
         channels: Names of the channels.
         units: Of the channels.
         roles: Role to dimension.
@@ -30,12 +42,14 @@ class Recording:
         coordinates: Whatever depends on space only, by name.
         constants: Values of the conditioning names.
         ignored: Variables that were left out, with the reason.
+        stated_units: Of the fields, if a text beside them says so.
     """
 
     name: str
     file: str
     values: LazyTrajectory
-    valid: LazyTrajectory | None
+    flags: LazyTrajectory | None
+    chosen: Flags | None
     channels: tuple[str, ...]
     units: tuple[str, ...]
     roles: Mapping[str, str]
@@ -44,6 +58,19 @@ class Recording:
     coordinates: Mapping[str, xr.Variable]
     constants: tuple[float, ...]
     ignored: Mapping[str, str]
+    stated_units: str = ""
+
+    @property
+    def valid(self) -> Validity | None:
+        """Where values are valid: flagged so, and finite."""
+        if self.flags is None or self.chosen is None:
+            return None
+        return Validity(self.values, self.flags, self.chosen, f"`{self.name}`")
+
+    def on_axes(self, time: Axis, space: tuple[Axis, ...]) -> "Recording":
+        """The same on other axes, whose coordinates it takes."""
+        made = {axis.name: axis.variable for axis in space if axis.variable is not None}
+        return replace(self, time=time, space=space, coordinates={**self.coordinates, **made})
 
     def identity(self, file_hash: str | None) -> list[Any]:
         """What tells its content from another's, wherever it lies and whenever it was copied.
@@ -51,7 +78,7 @@ class Recording:
         ``file_hash`` is of its file's bytes; without one its values are read.
         """
         times = None if self.time.variable is None else self.time.variable.values.astype(str)
-        content = [self.values, self.valid] if file_hash is None else file_hash
+        content = [self.values, self.flags] if file_hash is None else file_hash
         place = self.name.removeprefix(self.file)  # along the trajectory dimension
         return [place, list(self.values.shape), times, content, self.constants]
 
@@ -62,17 +89,18 @@ def read_recordings(
     *,
     variables: Sequence[str] | None,
     dims: Mapping[str, str],
-    mask: str | None,
+    mask: Flags | None,
     conditioning: Sequence[str],
 ) -> list[Recording]:
     """The recordings of one data set: itself, or one for each place along its trajectory dim."""
     where = f"`{name}`"
     check_given(data, dims, where)
+    left_out = data.encoding.get(LEFT_OUT, {})
     data = data.squeeze(single_points(data, dims))
-    if mask is not None and mask not in data.variables:
+    if mask is not None and mask.variable not in data.variables:
         raise UnknownNameError(
-            f"`mask` names {mask!r}, but {where} has no such variable. "
-            + nearest(mask, map(str, data.variables))
+            f"`mask` names {mask.variable!r}, but {where} has no such variable. "
+            + nearest(mask.variable, map(str, data.variables))
         )
     chosen, ignored = _choose(data, variables, dims, mask, where)
     roles = next(iter(chosen.values()))
@@ -80,7 +108,7 @@ def read_recordings(
         _recording,
         file=name,
         variables=variables,
-        ignored=ignored,
+        ignored={**ignored, **left_out},
         mask=mask,
         conditioning=conditioning,
     )
@@ -101,22 +129,23 @@ def _choose(
     data: xr.Dataset,
     variables: Sequence[str] | None,
     dims: Mapping[str, str],
-    mask: str | None,
+    mask: Flags | None,
     where: str,
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """The roles of every chosen variable, and why others were left out."""
-    names, explicit = _candidates(data, variables, mask, where)
+    names, ignored = _candidates(data, variables, mask, where)
     chosen: dict[str, dict[str, str]] = {}
-    ignored: dict[str, str] = {}
+    problems: list[str] = []
     for name in names:
         try:
             chosen[name] = find_roles(data, name, dims, where)
         except DataError as error:
-            if explicit:
+            if variables is not None:
                 raise
-            ignored[name] = str(error)
+            ignored[name] = "no field over time and space"
+            problems.append(str(error))
     if not chosen:
-        reasons = " ".join(ignored.values()) or "It holds no numbers with two or more dimensions."
+        reasons = " ".join(problems) or "It holds no numbers with two or more dimensions."
         raise DataError(f"No variable of {where} is a field over time and space. {reasons}")
     grids = {
         name: tuple(d for r, d in found.items() if r != "channel") for name, found in chosen.items()
@@ -130,27 +159,62 @@ def _choose(
 
 
 def _candidates(
-    data: xr.Dataset, variables: Sequence[str] | None, mask: str | None, where: str
-) -> tuple[list[str], bool]:
+    data: xr.Dataset, variables: Sequence[str] | None, mask: Flags | None, where: str
+) -> tuple[list[str], dict[str, str]]:
+    """Variables that may be channels, and those that were left out, with the reason."""
     fields = [
         str(name)
         for name, values in data.data_vars.items()
-        if values.dtype.kind in "fiu" and values.ndim >= 2 and name != mask
+        if values.dtype.kind in "fiu"
+        and values.ndim >= 2
+        and (mask is None or name != mask.variable)
     ]
-    floats = [name for name in fields if data[name].dtype.kind == "f"]
     if variables is None:
-        return floats or fields, False
+        return _usual_channels(data, fields, mask)
     unknown = [name for name in variables if name not in data.variables]
     if not unknown:
-        return list(variables), True
+        return list(variables), _flags_beside(data, variables, mask)
     labelled = [name for name in fields if set(variables) <= set(_labels(data, name))]
     if labelled:
-        return labelled[:1], True
+        return labelled[:1], {}
     known = fields + [label for name in fields for label in _labels(data, name)]
     raise UnknownNameError(
         f"`variables` names {unknown[0]!r}, but {where} has no such variable. "
         + nearest(unknown[0], known)
     )
+
+
+def _usual_channels(
+    data: xr.Dataset, fields: list[str], mask: Flags | None
+) -> tuple[list[str], dict[str, str]]:
+    """Floating-point fields that are neither flags nor measures of quality nor superseded."""
+    beside = {name: kind for name in fields if (kind := kind_beside(name)) is not None}
+    older = superseded(fields)
+    names = [name for name in fields if name not in beside and name not in older]
+    names = [name for name in names if data[name].dtype.kind == "f"] or names or fields
+    ignored = _flags_beside(data, names, mask)
+    for name in fields:
+        if name in names or name in ignored:
+            continue
+        ignored[name] = "whole numbers"
+        if name in older:
+            ignored[name] = f"{older[name]} is taken"
+        elif name in beside:
+            ignored[name] = "a measure of quality; name it in `variables` if it is a channel"
+    return names, ignored
+
+
+def _flags_beside(data: xr.Dataset, names: Sequence[str], mask: Flags | None) -> dict[str, str]:
+    """Variables that look like valid flags and are not used as such."""
+    return {
+        str(name): f"flags; if they mark valid values, mask={name!r} or "
+        f'mask={{"variable": {name!r}, "valid": [1]}}'
+        for name, values in data.data_vars.items()
+        if (kind_beside(str(name)) == "flags" or values.dtype.kind == "b")
+        and values.ndim >= 2
+        and name not in names
+        and (mask is None or name != mask.variable)
+    }
 
 
 def _labels(data: xr.Dataset, name: str) -> list[str]:
@@ -171,7 +235,7 @@ def _recording(
     file: str,
     variables: Sequence[str] | None,
     ignored: Mapping[str, str],
-    mask: str | None,
+    mask: Flags | None,
     conditioning: Sequence[str],
 ) -> Recording:
     where = f"`{name}`"
@@ -188,7 +252,8 @@ def _recording(
         name,
         file,
         values,
-        None if mask is None else _mask(data, mask, dims, where),
+        None if mask is None else _mask(data, mask.variable, dims, where),
+        mask,
         tuple(channels),
         tuple(units),
         roles,
@@ -201,7 +266,15 @@ def _recording(
         },
         tuple(_constant(data, label, where) for label in conditioning),
         ignored,
+        _stated_units(data),
     )
+
+
+def _stated_units(data: xr.Dataset) -> str:
+    """Units that a text beside the data gives; PIVlab gives those of the grid first."""
+    text = str(data.attrs.get("units", "")).strip()
+    both = re.fullmatch(r"\[(.+?)\] respectively \[(.+?)\]", text)
+    return both[2] if both else text
 
 
 def _channels(

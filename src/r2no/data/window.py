@@ -19,7 +19,9 @@ class Fields:
     """What the axes and channels of a window mean; travels with the tensors so nothing guesses.
 
     ``history_channels`` may be longer than ``channels``: conditioning channels (Reynolds number,
-    control frequency) are appended to the history only.
+    control frequency) are appended to the history only. What the data say about their axes (names,
+    units, whether a coordinate falls) is known where they have coordinates; it takes no part in
+    comparisons.
     """
 
     grid: Grid
@@ -31,8 +33,17 @@ class Fields:
     units: tuple[str, ...] = ()
     spacing: tuple[float, ...] = field(default=())
     time_step: float = 1.0
+    axes: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    axis_units: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    falling: tuple[bool, ...] = field(default=(), repr=False, compare=False)
+    time_units: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        texts = (*self.axes, *self.axis_units, self.time_units)
+        if not all(isinstance(text, str) for text in texts) or not all(
+            isinstance(falls, bool) for falls in self.falling
+        ):
+            raise ShapeError("`axes` and units of `Fields` must be texts, `falling` true or false.")
         indices = all(
             isinstance(m, (int, np.integer)) and type(m) is not bool for m in self.measured
         )

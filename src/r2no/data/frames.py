@@ -1,0 +1,129 @@
+"""Files that hold one frame each, as PIV programs export them, as one recording per folder."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from xarray.core import indexing
+
+from r2no.data.lazy import SlicedArray
+from r2no.data.names import dim_role
+from r2no.errors import DataError, GridMismatchError
+
+Named = tuple[str, xr.Dataset]
+
+
+def natural(name: object) -> list[tuple[int, Any]]:
+    """A key that sorts frame2 before frame10."""
+    return [
+        (0, int(part)) if part.isdigit() else (1, part)
+        for part in re.split(r"([0-9]+)", str(name))
+        if part
+    ]
+
+
+def join_frames(found: Sequence[Named], time: str | None) -> list[Named]:
+    """Files of a single frame joined by folder, in natural order; other files as they are.
+
+    Args:
+        found: Path and data set of each file.
+        time: The dimension of time, if the user named it.
+
+    Raises:
+        DataError: if a frame lacks a variable that others have.
+        GridMismatchError: if frames are on different grids.
+    """
+    folders: dict[Path, list[Named]] = {}
+    for name, data in found:
+        folders.setdefault(Path(name).parent, []).append((name, data))
+    joined: list[Named] = []
+    for folder, files in folders.items():
+        if len(files) > 1 and all(_is_frame(data, time) for _, data in files):
+            joined.append(_joined(folder, sorted(files, key=lambda one: natural(one[0])), time))
+        else:
+            joined += files
+    return joined
+
+
+def _time_dims(data: xr.Dataset, time: str | None) -> list[str]:
+    return [d for d in map(str, data.dims) if d == time or dim_role(data, d) == "time"]
+
+
+def _is_frame(data: xr.Dataset, time: str | None) -> bool:
+    along = _time_dims(data, time)
+    planes = any(len(set(v.dims) - set(along)) > 1 for v in data.data_vars.values())
+    several = any(dim_role(data, str(dim)) == "trajectory" for dim in data.dims)
+    return planes and not several and all(data.sizes[dim] == 1 for dim in along)
+
+
+def _joined(folder: Path, files: Sequence[Named], time: str | None) -> Named:
+    names = [name for name, _ in files]
+    frames = [data.squeeze(_time_dims(data, time)) for _, data in files]
+    first = frames[0]
+    along = time or next(iter(_time_dims(files[0][1], time)), "time")
+    for name, frame in zip(names[1:], frames[1:], strict=True):
+        _check_alike(names[0], first, name, frame)
+    variables: dict[str, Any] = {}
+    for label, variable in first.data_vars.items():
+        if variable.ndim < 2:
+            variables[str(label)] = variable.variable
+            continue
+        parts = [frame[label].variable for frame in frames]
+        dtype = np.result_type(*(part.dtype for part in parts))
+        read = SlicedArray((len(parts), *variable.shape), dtype, Stack(parts, dtype))
+        variables[str(label)] = xr.Variable(
+            (along, *variable.dims), indexing.LazilyIndexedArray(read), variable.attrs
+        )
+    clock = next((n for n in map(str, first.variables) if _is_clock(first, n, along)), None)
+    if clock is not None:
+        variables.pop(clock, None)
+        values = np.array([frame[clock].values for frame in frames])
+        variables[along] = xr.Variable((along,), values, first[clock].attrs)
+    coords = {n: c.variable for n, c in first.coords.items() if n != clock}
+    return f"{folder} ({len(files)} frames)", xr.Dataset(variables, coords, first.attrs)
+
+
+def _is_clock(data: xr.Dataset, name: str, along: str) -> bool:
+    """Whether a scalar of each frame is its time."""
+    return data[name].ndim == 0 and (name == along or dim_role(data, name) == "time")
+
+
+def _check_alike(one: str, first: xr.Dataset, other: str, frame: xr.Dataset) -> None:
+    missing = [str(n) for n, v in first.data_vars.items() if v.ndim > 1 and n not in frame]
+    if missing:
+        raise DataError(
+            f"Frames of one recording must hold the same variables, but `{other}` lacks "
+            f"{missing[0]!r}, which `{one}` has. Leave the file out, or choose with `variables`."
+        )
+    same = first.sizes == frame.sizes and all(
+        name in frame.variables
+        and np.allclose(first[name].values, frame[name].values, rtol=1e-5, equal_nan=True)
+        for name in first.dims
+        if name in first.variables and first[name].dtype.kind in "iuf"
+    )
+    if not same:
+        raise GridMismatchError(
+            f"Frames of one recording must share one grid, but `{one}` has {dict(first.sizes)} and "
+            f"`{other}` has {dict(frame.sizes)}, or their coordinates differ. Give the files of "
+            "one recording a folder or pattern of their own."
+        )
+
+
+class Stack:
+    """Reads some frames of many files as one array."""
+
+    def __init__(self, parts: Sequence[xr.Variable], dtype: Any) -> None:
+        self.parts, self.dtype = list(parts), dtype
+
+    def __call__(self, key: tuple) -> np.ndarray:
+        """The frames and the part of the grid that ``key`` asks for."""
+        frames = range(len(self.parts))[key[0]]
+        if not isinstance(frames, range):
+            return self.parts[frames][key[1:]].to_numpy().astype(self.dtype)
+        read = [self.parts[number][key[1:]].to_numpy() for number in frames]
+        if read:
+            return np.stack(read).astype(self.dtype)
+        return np.empty((0, *self.parts[0][key[1:]].shape), self.dtype)
