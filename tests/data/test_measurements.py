@@ -10,6 +10,7 @@ from tests.support.memory import Virtual, memory_for_no_more_than
 
 import r2no.data
 from r2no.data import ArrayWindows, Windows, shared_frames
+from r2no.data.splits import blocks
 from r2no.errors import (
     ConfigError,
     DataError,
@@ -319,13 +320,45 @@ def test_windows_beyond_the_end_have_histories_and_masked_targets() -> None:
 # splits ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("count", "expected"), [(3, (1, 1, 1)), (5, (3, 1, 1)), (10, (6, 2, 2))])
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (3, (1, 1, 1)), (4, (2, 1, 1)), (5, (2, 2, 1)), (6, (3, 2, 1)), (8, (3, 4, 1)),
+        (10, (4, 4, 2)), (12, (6, 4, 2)), (25, (15, 5, 5)),
+    ],
+)  # fmt: skip
 def test_split_by_trajectory_keeps_trajectories_whole(count: int, expected) -> None:
     found = r2no.data.open([data_set(n) for n in range(count)]).split(4, 3)
     parts = (found.train, found.fit, found.test)
     assert tuple(len(part.origins[:, 0].unique()) for part in parts) == expected
     assert all(len(part) == 24 * n for part, n in zip(parts, expected, strict=True))
+    assert f"fit {expected[1]} recording" in str(found)
     assert shared_frames(found.train, found.fit) == shared_frames(found.train, found.test) == 0
+
+
+def test_given_shares_count_in_proportion() -> None:
+    found = r2no.data.open([data_set(n) for n in range(10)]).split(4, 3, train=0.6)
+    assert found.recordings == {"train": 6, "fit": 2, "test": 2}
+
+
+def test_one_recording_gives_fit_enough_to_hold_out() -> None:
+    """300 frames in windows of 20 + 20: the fit split must part into separated blocks."""
+    data = r2no.data.open(np.zeros((300, 4, 4, 1)))
+    fit = data.split(20, 20).fit
+    blocks(fit.origins, horizon=20)
+    assert len(data.split(20, 20).fit) > len(data.split(20, 20, fit=0.2).fit)
+    long = r2no.data.open(np.zeros((3000, 4, 4, 1))).split(20, 20)
+    assert len(long.train) > 2 * len(long.fit)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_windows_of_all_splits_know_their_places_in_the_data(count: int) -> None:
+    data = r2no.data.open([data_set(n, time=60) for n in range(count)])
+    whole = data.split(4, 3, stride=2, seed=1).whole
+    assert len(whole.origins.unique(dim=0)) == len(whole)
+    for number, (trajectory, start) in enumerate(whole.origins.tolist()):
+        expected = data.recordings[trajectory].values[start : start + 4]
+        assert torch.equal(whole[number].history, torch.from_numpy(expected))
 
 
 def test_seed_draws_other_trajectories_and_is_repeatable() -> None:

@@ -1,5 +1,7 @@
 """``r2no doctor``: what would spoil a long run, found before it starts."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +18,7 @@ def doctor(
     full: Annotated[
         bool, typer.Option(help="Compare the frames of the splits however large the data are.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check data, splits, source, units, one batch through everything, time, disk and memory.
 
@@ -31,14 +34,20 @@ def doctor(
             f"`{config}` must hold `data:` and `source:` of your own. Runs on RealPDEBench are "
             "checked with `r2no data info` and by `r2no adapt` itself."
         )
-    levels = []
+    levels, rows = [], []
     for finding in examine(read_own_config(config), full=full):
         levels.append(finding.level)
+        rows.append(asdict(finding))
+        if as_json:
+            continue
         console.print(f"[{_STYLE[finding.level]}]{finding.level:4}[/] {finding.check}: ", end="")
         console.print(finding.message, markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        f"{levels.count('ok')} ok, {levels.count('warn')} to look at, "
-        f"{levels.count('fail')} to mend before a run."
-    )
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    else:
+        console.print(
+            f"{levels.count('ok')} ok, {levels.count('warn')} to look at, "
+            f"{levels.count('fail')} to mend before a run."
+        )
     if "fail" in levels:
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from r2no import backbones, storage
+from r2no.cli import options
 from r2no.cli.app import app, console
 from r2no.data import open as open_data
 from r2no.data.files import is_data
@@ -15,15 +16,39 @@ from r2no.errors import ConfigError, FileDamagedError
 
 @app.command()
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A checkpoint, an artifact or a data file.")],
+    paths: Annotated[
+        list[str],
+        typer.Argument(help="A checkpoint, an artifact, or data: files, a folder, a pattern."),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    variables: options.Variables = None,
+    dims: options.Dims = None,
+    axes: options.AxesNames = None,
+    mask: options.Mask = "auto",
+    conditioning: options.Conditioning = None,
+    units: options.Units = None,
+    spacing: options.Spacing = None,
+    time_step: options.TimeStep = None,
 ) -> None:
     """Say what a file or an artifact holds, without running anything in it.
 
-    Example: r2no inspect finetune.pth
+    The options below are about data, as in `r2no.data.open`; more than one path is data.
+
+    Example: r2no inspect piv.mat --mask typevector=1 --units mm/s --time-step 0.01
     """
-    if is_data(path):
-        found = _data(path)
+    path = Path(paths[0])
+    if len(paths) > 1 or is_data(paths[0]):
+        about = options.opening(
+            variables=variables,
+            dims=dims,
+            axes=axes,
+            mask=mask,
+            conditioning=conditioning,
+            units=units,
+            spacing=spacing,
+            time_step=time_step,
+        )
+        found = _data(paths, about)
     else:
         found = _artifact(path) if path.is_dir() else _checkpoint(path)
     if as_json:
@@ -35,17 +60,18 @@ def inspect(
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _data(path: Path) -> dict[str, Any]:
-    data = open_data(path)
+def _data(paths: list[str], about: dict[str, Any]) -> dict[str, Any]:
+    data = open_data(paths, **about)
     return {
-        "file": str(path),
+        "file": ", ".join(paths),
         "channels": list(data.channels),
         "units": list(data.units),
         "dimensions": dict(data.recordings[0].roles),
-        "left_out": list(data.recordings[0].ignored),
+        "left_out": dict(data.recordings[0].ignored),
         "grid": list(data.grid),
         "spacing": [axis.step for axis in data.space],
         "time_step": data.time_step,
+        "coordinates": [axis.name for axis in data.axes if axis.variable is not None],
         "trajectories": len(data),
         "frames": list(data.frames),
         "bytes": data.nbytes,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from r2no.cli import options
 from r2no.cli.app import app, console
 from r2no.errors import ConfigError
 from r2no.training import Reporter
@@ -14,7 +15,8 @@ from r2no.training import Reporter
 def predict(
     artifact: Annotated[Path, typer.Argument(help="Folder that `r2no adapt` wrote.")],
     data: Annotated[
-        list[str], typer.Argument(help="NetCDF, Zarr, HDF5, npz or npy files, or patterns.")
+        list[str],
+        typer.Argument(help="NetCDF, Zarr, HDF5, MATLAB, npz or npy files, folders or patterns."),
     ],
     out: Annotated[Path, typer.Option(help="File to write: *.nc or *.zarr.")] = Path("forecast.nc"),
     origins: Annotated[
@@ -23,21 +25,14 @@ def predict(
     stride: Annotated[
         int | None, typer.Option(min=1, help="Frames between two forecasts; default the horizon.")
     ] = None,
-    variables: Annotated[
-        list[str] | None, typer.Option(help="Variable of the data; repeat, in order.")
-    ] = None,
-    dims: Annotated[
-        list[str] | None, typer.Option(help="What a dimension is, as time=t; repeat.")
-    ] = None,
-    axes: Annotated[
-        str | None, typer.Option(help="Axes of arrays without names, as time,y,x,channel.")
-    ] = None,
-    mask: Annotated[
-        str, typer.Option(help="auto or nan: NaN is missing; or a variable, true where valid.")
-    ] = "auto",
-    conditioning: Annotated[
-        list[str] | None, typer.Option(help="Scalar variable or attribute of the data; repeat.")
-    ] = None,
+    variables: options.Variables = None,
+    dims: options.Dims = None,
+    axes: options.AxesNames = None,
+    mask: options.Mask = "auto",
+    conditioning: options.Conditioning = None,
+    units: options.Units = None,
+    spacing: options.Spacing = None,
+    time_step: options.TimeStep = None,
     source: Annotated[
         Path | None, typer.Option(help="Checkpoint of the source, if not in the artifact.")
     ] = None,
@@ -49,7 +44,8 @@ def predict(
 ) -> None:
     """Forecast from measurements, also beyond their last frame, and write a file with coordinates.
 
-    Data are read and written piece by piece. A run that is stopped goes on where it was.
+    Data are read and written piece by piece. A run that is stopped goes on where it was. Data
+    without coordinates are taken to have the spacing and time step the model was adapted to.
 
     Example: r2no predict wake.r2no piv.nc --out forecast.nc
     """
@@ -59,17 +55,21 @@ def predict(
 
     if origins not in ("all", "last"):
         raise ConfigError(f"`--origins` must be all or last, but got {origins!r}.")
-    measured = open_data(
-        data,
-        variables=variables or None,
-        dims=_pairs(dims or []),
-        axes=axes.split(",") if axes else None,
+    about = options.opening(
+        variables=variables,
+        dims=dims,
+        axes=axes,
         mask=mask,
-        conditioning=conditioning or (),
+        conditioning=conditioning,
+        units=units,
+        spacing=spacing,
+        time_step=time_step,
     )
-    console.print(measured.describe(), highlight=False, markup=False, soft_wrap=True)
+    measured = open_data(data, **about)
     operator = None if source is None else load_operator(source)[0]
     model = load(artifact, operator, trust_source=trust_source)
+    measured = measured.completed(model.fields)
+    console.print(measured.describe(), highlight=False, markup=False, soft_wrap=True)
     path = write_predictions(
         model,
         measured,
@@ -86,13 +86,3 @@ def predict(
         markup=False,
         soft_wrap=True,
     )
-
-
-def _pairs(texts: list[str]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        role, separator, name = text.partition("=")
-        if not (role and separator and name):
-            raise ConfigError(f"`--dims` takes role=name, as in time=t, but got {text!r}.")
-        found[role] = name
-    return found

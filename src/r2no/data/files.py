@@ -54,7 +54,7 @@ def read_all(
         source = [source]
     if isinstance(source, (list, tuple)) and all(isinstance(one, (str, Path)) for one in source):
         paths = [path for one in source for path in find_files(str(one))]
-        found = [(str(path), _read_file(path, axes, labels)) for path in paths]
+        found = [(str(path), read_file(path, axes, labels)) for path in paths]
         return _numbered(join_frames(found, time))
     if isinstance(source, xr.Dataset):
         data = flatten_meshgrids(source)
@@ -129,7 +129,8 @@ def _files_of(path: Path) -> list[Path]:
     return files
 
 
-def _read_file(path: Path, axes: Sequence[str] | None, labels: Sequence[str] | None) -> xr.Dataset:
+def read_file(path: Path, axes: Sequence[str] | None, labels: Sequence[str] | None) -> xr.Dataset:
+    """One data file as a data set; arguments as those of :func:`read_all`."""
     kind = _kind(path)
     try:
         if kind == "netcdf":

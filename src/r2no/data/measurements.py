@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from r2no._types import Number
 from r2no.data.arrays import ArrayWindows
@@ -15,10 +17,20 @@ from r2no.data.flags import Flags, Mask, read_mask
 from r2no.data.lazy import LazyTrajectory
 from r2no.data.names import nearest
 from r2no.data.recordings import Recording
-from r2no.data.splits import By, Splits, allot, time_blocks
+from r2no.data.splits import (
+    By,
+    Splits,
+    allot,
+    default_counts,
+    default_time_shares,
+    runs,
+    time_blocks,
+)
+from r2no.data.window import Fields
 from r2no.errors import ConfigError, EmptySplitError, UnknownNameError
 from r2no.storage import content_sha256, fingerprint
 
+_SHARES = {"train": 0.6, "fit": 0.2, "test": 0.2}
 CHEAP = 2**28  # bytes that are looked at without being asked
 
 
@@ -60,6 +72,15 @@ class Measurements:
     def space(self) -> tuple[Axis, ...]:
         """The spatial axes."""
         return self.recordings[0].space
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Time, then space."""
+        return (self.recordings[0].time, *self.space)
+
+    @property
+    def _has_grid(self) -> bool:
+        return all(axis.variable is not None for axis in self.space)
 
     @property
     def time_step(self) -> float:
@@ -193,6 +214,34 @@ class Measurements:
             ),
         )
 
+    def completed(self, fields: Fields) -> "Measurements":
+        """The same with time step and spacing of ``fields`` where the data have no coordinates.
+
+        So data without coordinates can follow data that had some; units of axes and their
+        direction come along.
+        """
+        steps = zip(
+            self.space,
+            fields.spacing or (1.0,) * len(self.space),
+            fields.axis_units or ("",) * len(self.space),
+            fields.falling or (False,) * len(self.space),
+            strict=False,
+        )
+        space = tuple(_completed(*one) for one in steps)
+        if len(space) != len(self.space):
+            return self  # of another kind of grid, which is refused elsewhere
+        return replace(
+            self,
+            recordings=tuple(
+                r.on_axes(_completed(r.time, fields.time_step, fields.time_units), space)
+                for r in self.recordings
+            ),
+        )
+
+    def subset(self, trajectories: Sequence[int]) -> "Measurements":
+        """The same data with these trajectories, in this order."""
+        return replace(self, recordings=tuple(self._chosen(trajectories)))
+
     def load(self) -> "Measurements":
         """The same data in memory: training reads every window many times."""
         loaded = [
@@ -254,7 +303,7 @@ class Measurements:
             windows.fields,
             axes=tuple(axis.name for axis in self.space),
             axis_units=tuple(axis.units for axis in self.space),
-            falling=tuple(axis.falls for axis in self.space),
+            falling=tuple(axis.falls for axis in self.space) if self._has_grid else (),
             time_units=self.recordings[0].time.units,
         )
         return windows
@@ -264,9 +313,9 @@ class Measurements:
         history: int,
         horizon: int,
         *,
-        train: Number = 0.6,
-        fit: Number = 0.2,
-        test: Number = 0.2,
+        train: Number | None = None,
+        fit: Number | None = None,
+        test: Number | None = None,
         by: By = "auto",
         stride: int = 1,
         measured: Sequence[int | str] | None = None,
@@ -278,34 +327,60 @@ class Measurements:
         time: each trajectory is cut into contiguous blocks, train first, with a gap of one horizon
         between them. "auto" goes by trajectory if there are three or more.
 
+        Shares that are given count in proportion (train 0.6, fit 0.2 and test 0.2 where only some
+        are). Without any, fit gets four trajectories where there are eight or more and test a
+        fifth; in time, fit gets eight horizons, but at most two fifths.
+
+        Args:
+            history: Frames that are given.
+            horizon: Frames that are asked for.
+            train: Share of the data to train repair modules on.
+            fit: Share to fit the ensemble on.
+            test: Share to test on.
+            by: "trajectory", "time" or "auto".
+            stride: Frames between the starts of two windows.
+            measured: Channels that are scored, by name or index; default all.
+            seed: Draws the order of the trajectories.
+
         Raises:
             EmptySplitError: if there are too few trajectories or frames.
         """
         if by not in get_args(By):
             raise ConfigError(f"`by` must be one of {get_args(By)}, but got {by!r}.")
-        shares = {"train": float(train), "fit": float(fit), "test": float(test)}
-        if by == "trajectory" or (by == "auto" and len(self) >= 3):
+        given = {"train": train, "fit": fit, "test": test}
+        shares = {n: float(_SHARES[n] if share is None else share) for n, share in given.items()}
+        default = all(share is None for share in given.values())
+        whole = by == "trajectory" or (by == "auto" and len(self) >= 3)
+        if whole:
             order = np.arange(len(self))
             if seed is not None:
                 order = np.random.default_rng(seed).permutation(len(self))
-            groups = allot(len(self), shares)
-            parts: list[tuple[Any, Any]] = [(order[g].tolist(), None) for g in groups.values()]
+            groups = runs(default_counts(len(self))) if default else allot(len(self), shares)
+            chosen = [order[group].tolist() for group in groups.values()]
+            spans = [[slice(0, None)] * len(own) for own in chosen]
         else:
-            blocks = [time_blocks(n, shares, history, horizon) for n in self.frames]
-            parts = [(None, [block[name] for block in blocks]) for name in shares]
-        return Splits(
-            *(
-                self.windows(
+            blocks = [
+                time_blocks(
+                    n,
+                    default_time_shares(n, history, horizon) if default else shares,
                     history,
                     horizon,
-                    stride=stride,
-                    measured=measured,
-                    trajectories=trajectories,
-                    frames=frames,
                 )
-                for trajectories, frames in parts
+                for n in self.frames
+            ]
+            chosen = [list(range(len(self)))] * 3
+            spans = [[block[name] for block in blocks] for name in shares]
+        parts = [
+            self.windows(
+                history, horizon, stride=stride, measured=measured, trajectories=own, frames=frames
             )
-        )
+            for own, frames in zip(chosen, spans, strict=True)
+        ]
+        places = [
+            _places(part.origins, own, frames)
+            for part, own, frames in zip(parts, chosen, spans, strict=True)
+        ]
+        return Splits(parts[0], parts[1], parts[2], tuple(places))
 
     def _chosen(self, trajectories: Sequence[int] | None) -> list[Recording]:
         if trajectories is None:
@@ -325,6 +400,19 @@ class Measurements:
                     + nearest(name, self.channels)
                 )
         return [self.channels.index(m) if isinstance(m, str) else m for m in measured]
+
+
+def _places(origins: Tensor, chosen: Sequence[int], spans: Sequence[slice]) -> Tensor:
+    """Trajectory and first frame of windows, counted over the whole data."""
+    first = torch.tensor([[number, span.start] for number, span in zip(chosen, spans, strict=True)])
+    own = first[origins[:, 0]]
+    return torch.stack([own[:, 0], own[:, 1] + origins[:, 1]], 1)
+
+
+def _completed(axis: Axis, step: float, units: str, falls: bool = False) -> Axis:
+    if axis.variable is not None or (step == 1 and not units):
+        return axis
+    return axis.in_steps(step, units, falls=falls)
 
 
 def _check_length(

@@ -4,7 +4,7 @@ Windows overlap: two that start a frame apart share almost all of their data. A 
 windows that overlap the fitted ones is no held-out choice.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from r2no.data.arrays import ArrayWindows
+from r2no.data.window import Window
 from r2no.errors import ConfigError, EmptySplitError
+from r2no.storage import fingerprint
 
 By = Literal["auto", "trajectory", "time"]
 Fold = tuple[tuple[int, ...], tuple[int, ...]]
@@ -22,11 +24,97 @@ Fold = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Windows to train repair modules on, to fit the ensemble on, and to test on."""
+    """Windows to train repair modules on, to fit the ensemble on, and to test on.
+
+    ``places`` are trajectory and first frame of the windows of each, counted over the whole data.
+    """
 
     train: ArrayWindows
     fit: ArrayWindows
     test: ArrayWindows
+    places: tuple[Tensor, ...] = ()
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    def __repr__(self) -> str:
+        return f"Splits({self.describe()})"
+
+    @property
+    def recordings(self) -> dict[str, int]:
+        """How many recordings each split has a part of."""
+        return {name: len(part.origins[:, 0].unique()) for name, part in self._named()}
+
+    def describe(self) -> str:
+        """Recordings and windows of each split, in one line."""
+        counts = self.recordings
+        return ", ".join(
+            f"{name} {counts[name]} recording{'s' * (counts[name] != 1)} ({len(part)} windows)"
+            for name, part in self._named()
+        )
+
+    def _named(self) -> list[tuple[str, ArrayWindows]]:
+        return [("train", self.train), ("fit", self.fit), ("test", self.test)]
+
+    @property
+    def whole(self) -> "PlacedWindows":
+        """The windows of all splits, with their places in the recordings they were cut from."""
+        return PlacedWindows((self.train, self.fit, self.test), self.places)
+
+
+class PlacedWindows:
+    """Windows of several splits together, known by recording and frame of the data as a whole."""
+
+    def __init__(self, parts: Sequence[ArrayWindows], places: Sequence[Tensor]) -> None:
+        self._parts, self.fields = tuple(parts), parts[0].fields
+        self.origins: Int[Tensor, "window 2"] = torch.cat(list(places))
+        self._ends = np.cumsum([len(part) for part in parts])
+
+    def __len__(self) -> int:
+        return len(self.origins)
+
+    def __getitem__(self, index: int) -> Window:
+        """Window ``index``, counted over the splits in order."""
+        part = int(np.searchsorted(self._ends, index, side="right"))
+        return self._parts[part][index - int(self._ends[part]) + len(self._parts[part])]
+
+    def numbered(self, numbers: Sequence[int]) -> "PlacedWindows":
+        """The same windows with other numbers for their recordings."""
+        renamed = torch.tensor(numbers)[self.origins[:, 0]]
+        return PlacedWindows(self._parts, [torch.stack([renamed, self.origins[:, 1]], 1)])
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the splits, in order."""
+        return fingerprint([part.fingerprint for part in self._parts])
+
+
+def default_counts(count: int) -> dict[str, int]:
+    """Recordings of each split where no shares are given.
+
+    The fit split decides how much of the repair is used, and with fewer than four recordings it
+    has to be careful (M7): it gets four of eight or more, nearly half of fewer, a fifth of many.
+    """
+    if count < 3:
+        raise _too_few(("train", "fit", "test"), count)
+    test = max(count // 5, 1)
+    fit = max(4, round(0.2 * count)) if count >= 8 else (count - 1) // 2
+    return {"train": count - fit - test, "fit": fit, "test": test}
+
+
+def default_time_shares(frames: int, history: int, horizon: int) -> dict[str, float]:
+    """Shares in time where none are given: fit gets eight horizons, at most two fifths."""
+    usable = max(frames - 2 * horizon, 1)
+    fit = min(max((history + 8 * horizon) / usable, 0.2), 0.4)
+    return {"train": 0.8 - fit, "fit": fit, "test": 0.2}
+
+
+def runs(counts: Mapping[str, int]) -> dict[str, slice]:
+    """Neighbouring runs of these lengths."""
+    ends = np.cumsum(list(counts.values())).tolist()
+    return {
+        name: slice(end - size, end) for (name, size), end in zip(counts.items(), ends, strict=True)
+    }
 
     def __repr__(self) -> str:
         parts = [f"{name}={getattr(self, name)!r}" for name in ("train", "fit", "test")]
@@ -37,10 +125,7 @@ def allot(count: int, shares: Mapping[str, float]) -> dict[str, slice]:
     """0..count-1 as one run per name, in proportion to ``shares``, each with at least one."""
     _check_shares(shares)
     if count < len(shares):
-        raise EmptySplitError(
-            f"A split by trajectory into {', '.join(shares)} needs at least {len(shares)} "
-            f'trajectories, but there are {count}. Use by="time".'
-        )
+        raise _too_few(shares, count)
     ends = np.cumsum(list(shares.values())) / sum(shares.values()) * count
     found, start = {}, 0
     for left, (name, end) in enumerate(zip(shares, ends.tolist(), strict=True), 1):
@@ -75,6 +160,13 @@ def time_blocks(
         name: slice(start + number * horizon, end + number * horizon)
         for number, (name, start, end) in enumerate(zip(shares, starts, ends, strict=True))
     }
+
+
+def _too_few(names: Collection[str], count: int) -> EmptySplitError:
+    return EmptySplitError(
+        f"A split by trajectory into {', '.join(names)} needs at least {len(names)} "
+        f'trajectories, but there are {count}. Use by="time".'
+    )
 
 
 def _check_shares(shares: Mapping[str, float]) -> None:

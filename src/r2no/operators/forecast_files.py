@@ -1,6 +1,6 @@
-"""Files of precomputed forecasts: NetCDF, HDF5 and Zarr through xarray, npz and npy."""
+"""Files of precomputed forecasts: what `r2no.data.open` reads, and what `r2no predict` writes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +8,22 @@ import numpy as np
 import xarray
 
 from r2no._types import PathLike
-from r2no.errors import DataError
+from r2no.data.coordinates import read_axis
+from r2no.data.files import find_files, read_file
+from r2no.data.forecast_layout import RECORDING
+from r2no.data.names import SPACE, dim_role, nearest
+from r2no.data.window import Fields
+from r2no.errors import ConfigError, DataError, GridMismatchError, UnknownNameError
 
-_TRAJECTORY, _START, _LEAD = "trajectory", "start", "lead"
+_TRAJECTORY, _TIME, _START, _LEAD = "trajectory", "time", "start", "lead"
+_ROLES = (_TRAJECTORY, _TIME, _START, _LEAD, *SPACE, "channel")
+_BY_NAME = {
+    **dict.fromkeys(("start", "origin", "init", "issue", "forecast_reference_time"), _START),
+    **dict.fromkeys(("lead", "lead_time", "leadtime", "forecast_period"), _LEAD),
+}
 Opened = tuple[list[Any], list[list[int]] | None]
+#: A path, a pattern, a folder, or a list of these.
+Stored = PathLike | Sequence[PathLike]
 
 
 class Stacked:
@@ -26,55 +38,212 @@ class Stacked:
         return np.stack([array[key].values for array in self._arrays], -1)
 
 
-def open_forecasts(path: PathLike, names: tuple[str, ...], dimensions: int) -> Opened:
-    """Arrays by trajectory, and their starts if the file has them."""
-    path = Path(path)
-    if not path.exists():
-        raise DataError(f"There is no file of forecasts `{path}`.")
-    if path.suffix == ".npy":
+def open_forecasts(
+    source: Stored,
+    names: tuple[str, ...],
+    fields: Fields,
+    *,
+    dims: Mapping[str, str],
+    like: Mapping[str, str],
+    axes: Sequence[str] | None,
+) -> Opened:
+    """Arrays by trajectory, and their starts if the files have them; files follow each other.
+
+    Args:
+        source: File, folder, pattern or list; one file per trajectory, or several in each.
+        names: Of the variables, in the order of the channels.
+        fields: Of the windows that the forecasts are for.
+        dims: What dimensions are, where the guess is wrong.
+        like: The same of the data, for dimensions that the forecasts share with them.
+        axes: Names of the axes of arrays that come without.
+    """
+    sources = [source] if isinstance(source, (str, Path)) else list(source)
+    if not sources:
+        raise DataError("`path` is empty. Give at least one file of forecasts.")
+    paths = [path for one in sources for path in find_files(str(one))]
+    values: list[Any] = []
+    starts: list[list[int]] = []
+    for path in paths:
+        found, own = _open_file(path, names, fields, dims, like, axes)
+        values += found
+        starts += [] if own is None else own
+    if starts and len(starts) != len(values):
+        raise DataError(
+            f"Some of the forecasts in {list(map(str, paths))} say where they start and others do "
+            "not. Give files of one kind."
+        )
+    return values, starts or None
+
+
+def _open_file(
+    path: Path,
+    names: tuple[str, ...],
+    fields: Fields,
+    dims: Mapping[str, str],
+    like: Mapping[str, str],
+    axes: Sequence[str] | None,
+) -> Opened:
+    if path.suffix == ".npy" and axes is None:
         return [np.load(path, mmap_mode="r", allow_pickle=False)], None
-    if path.suffix == ".npz":
+    if path.suffix == ".npz" and axes is None:
         with np.load(path, allow_pickle=False) as archive:
-            return [archive[name] for name in archive.files], None
-    try:
-        data = xarray.open_zarr(path) if path.suffix == ".zarr" else xarray.open_dataset(path)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"`{path}` could not be opened as NetCDF, HDF5 or Zarr: {error}. Install the extra "
-            "`netcdf` or `zarr`, or write the forecasts as npz."
-        ) from error
-    arrays = [_variable(data, name, path) for name in names]
-    first = _ordered(arrays[0], dimensions, path)
-    ordered = [array.transpose(*first) for array in arrays]
-    starts = None
-    if _START in first and _START in data.coords:
-        starts = [int(value) for value in data[_START].values]
-    if first[0] != _TRAJECTORY:
-        return [Stacked(ordered)], None if starts is None else [starts]
-    number = data.sizes[_TRAJECTORY]
-    values = [Stacked([array[index] for array in ordered]) for index in range(number)]
-    return values, None if starts is None else [starts] * number
+            if not set(names) & set(archive.files):
+                return [archive[name] for name in archive.files], None
+    data = read_file(path, axes, names)
+    arrays = _variables(data, names, path)
+    roles = _roles(data, arrays[0], dims, like, path)
+    for name, array in zip(names, arrays, strict=True):
+        if set(array.dims) != set(arrays[0].dims):
+            raise DataError(
+                f"Forecasts of `{path}` must share their dimensions, but {names[0]!r} has "
+                f"{arrays[0].dims} and {name!r} has {array.dims}."
+            )
+    issued = _check_roles(roles, list(map(str, arrays[0].dims)), fields, path)
+    _check_grid(data, roles, fields, path)
+    space = [roles[role] for role in SPACE if role in roles]
+    first = [roles[_START], roles[_LEAD]] if issued else [roles[_TIME]]
+    if _TRAJECTORY in roles:
+        number = data.sizes[roles[_TRAJECTORY]]
+        runs = [[a.isel({roles[_TRAJECTORY]: n}) for a in arrays] for n in range(number)]
+    else:
+        runs = [arrays]
+    stacked = [Stacked([array.transpose(*first, *space) for array in run]) for run in runs]
+    if not issued:
+        return stacked, None
+    if roles[_START] not in data.coords and "frame" in data.variables:
+        return _of_predictions(data, arrays, (*first, *space), fields.history_frames, path)
+    return stacked, _starts(data, roles[_START], len(stacked), path)
 
 
-def _variable(data: xarray.Dataset, name: str, path: Path) -> xarray.DataArray:
-    if name not in data.data_vars:
-        raise DataError(
-            f"`{path}` has no variable {name!r}; it has {', '.join(map(str, data.data_vars))}. "
-            "Give `variables` in the order of the channels."
+def _variables(data: xarray.Dataset, names: tuple[str, ...], path: Path) -> list[xarray.DataArray]:
+    missing = [name for name in names if name not in data.data_vars]
+    if not missing:
+        return [data[name] for name in names]
+    for array in data.data_vars.values():
+        for dim in array.dims:
+            labels = data[dim].values.tolist() if dim in data.coords else []
+            if set(names) <= set(map(str, labels)):
+                places = [list(map(str, labels)).index(name) for name in names]
+                return [array.isel({dim: place}, drop=True) for place in places]
+    raise DataError(
+        f"`{path}` has no variable {missing[0]!r}; it has {', '.join(map(str, data.data_vars))}. "
+        "Give `variables` in the order of the channels."
+    )
+
+
+def _roles(
+    data: xarray.Dataset,
+    array: xarray.DataArray,
+    dims: Mapping[str, str],
+    like: Mapping[str, str],
+    path: Path,
+) -> dict[str, str]:
+    """Role to dimension, as in the data; start and lead besides."""
+    for kind, name in dims.items():
+        if kind not in _ROLES:
+            raise ConfigError(f"`dims` must map {', '.join(_ROLES)} to names, but got {kind!r}.")
+        if name not in array.dims:
+            raise UnknownNameError(
+                f"`dims` says {kind!r} is {name!r}, but the forecasts in `{path}` have no such "
+                f"dimension. {nearest(name, map(str, array.dims))}"
+            )
+    given: dict[str, str] = {
+        name: role for role, name in {**like, **dims}.items() if name in array.dims
+    }
+    roles: dict[str, str] = {}
+    for dim in map(str, array.dims):
+        role: str | None = given.get(dim) or _BY_NAME.get(dim.lower()) or dim_role(data, dim)
+        if role is None or role in roles:
+            what = "of no known kind" if role is None else f"{role} like {roles[role]!r}"
+            raise DataError(
+                f"Dimension {dim!r} of the forecasts in `{path}` is {what}; they have "
+                f"{list(array.dims)}. Say what it is, as in dims={{'lead': {dim!r}}} (one of "
+                f"{', '.join(_ROLES[:-1])})."
+            )
+        roles[role] = dim
+    return roles
+
+
+def _check_roles(roles: Mapping[str, str], names: list[str], fields: Fields, path: Path) -> bool:
+    """Whether the forecasts were issued one by one; refuses what is neither that nor a run."""
+    issued = _START in roles and _LEAD in roles
+    space = [role for role in SPACE if role in roles]
+    alongside = _TIME in roles and not {_START, _LEAD} & set(roles)
+    whole = len(space) == len(fields.grid) and set(roles) <= {*_ROLES[:4], *space}
+    if whole and (alongside or (issued and _TIME not in roles)):
+        return issued
+    raise DataError(
+        f"The forecasts in `{path}` have dimensions {names}, read as {roles}, but ([trajectory], "
+        f"time, {len(fields.grid)} of space) or ([trajectory], start, lead, {len(fields.grid)} of "
+        "space) is needed. Say what they are with `dims`, or rename them with `ds.rename`."
+    )
+
+
+def _check_grid(data: xarray.Dataset, roles: Mapping[str, str], fields: Fields, path: Path) -> None:
+    """Refuse forecasts on another grid, or along another direction, than the data."""
+    space = [roles[role] for role in SPACE if role in roles]
+    sizes = tuple(data.sizes[dim] for dim in space)
+    if sizes != fields.grid:
+        raise GridMismatchError(
+            f"Forecasts must be on the grid of the data, {fields.grid}, but those of `{path}` have "
+            f"{dict(zip(space, sizes, strict=True))}. Resample them, or say with `dims` which axis "
+            "is which."
         )
-    return data[name]
+    for place, dim in enumerate(space):
+        axis = read_axis(data, dim, increasing=False, where=f"`{path}`")
+        if axis.variable is None or not fields.falling:
+            continue
+        if axis.falls != fields.falling[place]:
+            way = ("grows", "falls")
+            raise GridMismatchError(
+                f"Along {dim!r} the coordinate of the forecasts in `{path}` {way[axis.falls]}, but "
+                f"that of the data {way[fields.falling[place]]}, so the fields would be upside "
+                f"down. Turn one of them round, as in `ds.isel({dim}=slice(None, None, -1))`."
+            )
+        if not np.isclose(axis.step, fields.spacing[place], rtol=1e-2):
+            raise GridMismatchError(
+                f"The forecasts in `{path}` have steps of {axis.step:.6g} along {dim!r}, but the "
+                f"data {fields.spacing[place]:.6g}. Interpolate them to the grid of the data."
+            )
 
 
-def _ordered(array: xarray.DataArray, dimensions: int, path: Path) -> tuple[str, ...]:
-    """Dimensions as ([trajectory], time) or ([trajectory], start, lead), then space as it is."""
-    names = [str(name) for name in array.dims]
-    lead = [name for name in (_TRAJECTORY, _START, _LEAD) if name in names]
-    rest = [name for name in names if name not in lead]
-    issued = _START in lead and _LEAD in lead
-    if len(rest) != dimensions + (0 if issued else 1) or (not issued and len(lead) > 1):
+def _starts(data: xarray.Dataset, dim: str, number: int, path: Path) -> list[list[int]] | None:
+    """First frames of the histories, by the coordinate of the start."""
+    if dim not in data.coords:
+        if dim == _START:
+            return None
         raise DataError(
-            f"The forecasts in `{path}` have dimensions {names}, but ([trajectory], time, "
-            f"{dimensions} of space) or ([trajectory], start, lead, {dimensions} of space) is "
-            "needed. Rename them with `ds.rename`."
+            f"Nothing in `{path}` says which window each place along {dim!r} belongs to. Add a "
+            f"coordinate {dim!r} with the first frame of each history, or `frame` with the last."
         )
-    return (*lead, *rest)
+    found = data[dim].values
+    if found.dtype.kind not in "iuf" or (found != np.round(found)).any():
+        raise DataError(
+            f"Coordinate {dim!r} of `{path}` must hold the first frame of each history, a whole "
+            f"number, but begins with {found[:3].tolist()}."
+        )
+    return [[int(value) for value in found]] * number
+
+
+def _of_predictions(
+    data: xarray.Dataset,
+    arrays: Sequence[xarray.DataArray],
+    order: tuple[str, ...],
+    history: int,
+    path: Path,
+) -> Opened:
+    """A file of `write_predictions`: one row per origin, with its recording and last frame."""
+    frame = data["frame"].values
+    owner = data[_TRAJECTORY].values if _TRAJECTORY in data.variables else np.zeros_like(frame)
+    if frame.shape != (data.sizes[order[0]],) or owner.shape != frame.shape:
+        raise DataError(
+            f"`frame` and `trajectory` of `{path}` must hold one number for each place along "
+            f"{order[0]!r}."
+        )
+    number = data.sizes.get(RECORDING, int(owner.max()) + 1)
+    values, starts = [], []
+    for one in range(number):
+        rows = np.flatnonzero(owner == one)
+        values.append(Stacked([a.transpose(*order).isel({order[0]: rows}) for a in arrays]))
+        starts.append([int(frame[row]) - history + 1 for row in rows])
+    return values, starts

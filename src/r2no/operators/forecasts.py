@@ -1,7 +1,7 @@
 """Forecasts: no network at all, but forecasts made before by a CFD code or a weather model."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from r2no import storage
-from r2no._types import PathLike
 from r2no.data.window import Windows
 from r2no.errors import DataError, ShapeError
-from r2no.operators.forecast_files import open_forecasts
+from r2no.operators.forecast_files import Stored, open_forecasts
 
 
 class Forecasts:
@@ -58,17 +57,37 @@ class Forecasts:
 
     @classmethod
     def open(
-        cls, path: PathLike, windows: Windows, *, variables: Sequence[str] | None = None
+        cls,
+        path: Stored,
+        windows: Windows,
+        *,
+        variables: Sequence[str] | None = None,
+        dims: Mapping[str, str] | None = None,
+        axes: Sequence[str] | None = None,
+        like: Mapping[str, str] | None = None,
     ) -> "Forecasts":
-        """Read forecasts from NetCDF, HDF5, Zarr, npz or npy, lazily where the format permits.
+        """Read forecasts from whatever :func:`r2no.data.open` reads, lazily where possible.
 
         Variables have axes ([trajectory], time, *space) for a simulation that runs alongside, or
         ([trajectory], start, lead, *space) for issued forecasts, where the coordinate ``start``
-        holds the first frame of the history. ``variables`` defaults to the windows' channels.
-        npy and npz hold arrays with the channels last, npz one per trajectory.
+        holds the first frame of the history; or they are files of ``write_predictions``, with
+        (origin, lead, *space). Dimensions are recognised as in data. Grid and direction of the
+        axes must be those of the windows. npy and npz hold arrays with the channels last, npz one
+        per trajectory, or one per variable under the names of ``variables``.
+
+        Args:
+            path: A file, folder, pattern or list; files are trajectories, in the data's order.
+            windows: Every window that may be asked for.
+            variables: Names of the variables; default the windows' channels.
+            dims: What dimensions are, where the guess is wrong: "trajectory", "time", "start",
+                "lead", "depth", "height", "width" to their names.
+            axes: Names of the axes of arrays that come without.
+            like: ``dims`` of the data, used for names that the forecasts have too.
         """
         names = tuple(variables or windows.fields.channels)
-        values, starts = open_forecasts(path, names, len(windows.fields.grid))
+        values, starts = open_forecasts(
+            path, names, windows.fields, dims=dims or {}, like=like or {}, axes=axes
+        )
         return cls(windows, values, starts=starts)
 
     def __call__(self, history: Tensor) -> Tensor:

@@ -25,6 +25,8 @@ from r2no.training.backbone import fit_normalisers
 Result = TypeVar("Result")
 Row = tuple[Literal["ok", "warn", "fail"], str, str]
 _GROUPS = 16  # blocks of the fit split that sums are kept of, at most
+_SCORED = 2  # a window that is scored costs so many that are fitted: all readouts, all metrics
+_FINISH = 6.0  # seconds for artifact, evaluation and report
 _ADAM = 4  # weights, gradients and two moments
 
 
@@ -50,8 +52,12 @@ def calibrate(source: Operator, splits: Splits, settings: AdaptSettings, out: Pa
         forecast, source_time = _timed(lambda: source(window.history))
     objective = settings.repair.objective()
 
+    optimiser = torch.optim.AdamW(module.parameters(), lr=0.0)  # timed, without effect
+
     def step() -> float:
         module.train()
+        collate([splits.train[number] for number in range(size)])
+        optimiser.zero_grad(set_to_none=True)
         terms = objective(
             module,
             of_history(window.history),
@@ -61,6 +67,7 @@ def calibrate(source: Operator, splits: Splits, settings: AdaptSettings, out: Pa
             mask=window.mask,
         )
         terms.total.backward()
+        optimiser.step()
         return float(terms.total.detach())
 
     step()  # once to warm up
@@ -118,14 +125,16 @@ def _time_row(costs: _Costs, splits: Splits, settings: AdaptSettings) -> Row:
     seconds = (
         windows * costs.source
         + math.ceil(settings.members / settings.jobs) * member
-        + settings.members * len(splits.fit) * costs.fit
+        + settings.members * (len(splits.fit) + _SCORED * len(splits.test)) * costs.fit
+        + len(splits.test) * costs.source
+        + _FINISH
     )
     return (
         "ok",
         "time",
         f"About {_duration(seconds)} on this machine: {settings.members} module(s) of {updates} "
         f"steps at {costs.step:.2f} s, {validations} validations each, one pass over the fit "
-        "split. Lower `members`, `epochs` or `steps` if that is too long.",
+        "split, scores and report. Lower `members`, `epochs` or `steps` if that is too long.",
     )
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from r2no._types import Number, PathLike
 from r2no.adaptation import AdaptSettings
+from r2no.data.flags import read_mask
 from r2no.data.normalise import Normaliser
 from r2no.errors import ConfigError
 from r2no.experiments.realpdebench.config_file import read_yaml
@@ -18,9 +19,9 @@ from r2no.training.settings import problems
 class SplitConfig(BaseModel, frozen=True, extra="forbid"):
     """How the data are parted; see :meth:`r2no.data.Measurements.split`."""
 
-    train: Number = Field(default=0.6, gt=0)
-    fit: Number = Field(default=0.2, gt=0)
-    test: Number = Field(default=0.2, gt=0)
+    train: Number | None = Field(default=None, gt=0)
+    fit: Number | None = Field(default=None, gt=0)
+    test: Number | None = Field(default=None, gt=0)
     by: Literal["auto", "trajectory", "time"] = "auto"
     seed: int | None = None
 
@@ -35,12 +36,21 @@ class DataConfig(BaseModel, frozen=True, extra="forbid"):
     variables: tuple[str, ...] | None = None
     measured: tuple[str | int, ...] | None = None
     dims: dict[str, str] = {}
-    mask: str | None = "auto"
+    mask: str | dict[str, Any] | None = "auto"
     conditioning: tuple[str, ...] = ()
     axes: tuple[str, ...] | None = None
-    spacing: tuple[Number, ...] | None = None
+    units: str | tuple[str, ...] | dict[str, str] | None = None
+    spacing: Number | tuple[Number, ...] | None = None
     time_step: Number | None = None
+    trajectories: tuple[int, ...] | None = Field(
+        default=None, description="Numbers of the recordings to use, from 0; default all."
+    )
     split: SplitConfig = SplitConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> "DataConfig":
+        read_mask(self.mask)
+        return self
 
 
 class StatisticsConfig(BaseModel, frozen=True, extra="forbid"):
@@ -76,7 +86,8 @@ class SourceConfig(BaseModel, frozen=True, extra="forbid"):
 
     ``python`` names a factory, ``package.module:factory``, called with ``kwargs`` and filled from
     ``checkpoint``; ``exported`` is a ``.pt2`` program and needs ``trust: true``; ``backbone`` is
-    one of r2no's networks, with its ``checkpoint``; ``forecasts`` is a file of stored forecasts.
+    one of r2no's networks, with its ``checkpoint``; ``forecasts`` are stored forecasts, a file,
+    folder, pattern or list, with ``variables``, ``dims`` and ``axes`` like those of the data.
     Without ``layout`` a network is taken to follow r2no's convention; the other fields are those
     of :func:`r2no.operators.wrap`.
     """
@@ -84,11 +95,13 @@ class SourceConfig(BaseModel, frozen=True, extra="forbid"):
     python: str | None = None
     exported: Path | None = None
     backbone: str | None = None
-    forecasts: Path | None = None
+    forecasts: str | tuple[str, ...] | None = None
     checkpoint: Path | None = None
     kwargs: dict[str, Any] = {}
     trust: bool = False
     variables: tuple[str, ...] | None = None
+    dims: dict[str, str] = {}
+    axes: tuple[str, ...] | None = None
     layout: str | None = None
     one_step: bool = False
     frames: int | None = Field(default=None, ge=1)

@@ -1,5 +1,7 @@
 """doctor: look for what would spoil a long run before it starts; each finding with what to do."""
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,17 +14,27 @@ from torch import Tensor
 from r2no._types import Operator
 from r2no.adaptation.fitting import check_adaptable
 from r2no.data.audit import shared_frames
-from r2no.data.splits import Splits
+from r2no.data.splits import Splits, default_counts
 from r2no.data.window import Window, Windows, collate
-from r2no.errors import FingerprintError, NonFiniteError, R2NOError, ShapeError
+from r2no.errors import (
+    BusyError,
+    EmptySplitError,
+    FingerprintError,
+    NonFiniteError,
+    R2NOError,
+    ShapeError,
+)
 from r2no.experiments.own.calibration import calibrate
 from r2no.experiments.own.config import OwnConfig
+from r2no.experiments.own.place import check_begun, check_place, replaces
 from r2no.experiments.own.task import open_measurements, open_source, split
+from r2no.locks import sole_writer
 from r2no.operators import WrappedOperator, fitting_layouts
 from r2no.operators.wrapped import rewrapped
 from r2no.training import Persistence, operator_fingerprint
 
 _LOOK = 8  # windows that sources are compared on
+_JUDGING = 30  # seconds that the comparison of layouts may take
 _AUDITED = 2 * 2**30  # bytes up to which frames are compared without being asked
 Level = Literal["ok", "warn", "fail"]
 
@@ -71,13 +83,14 @@ def _examine(config: OwnConfig, full: bool) -> Iterator[Finding]:
     with _checking("data"):
         measurements = open_measurements(config.data)
     yield Finding("ok", "data", measurements.describe())
+    yield _place(config)
     with _checking("splits"):
         splits = split(config.data, measurements)
-        check_adaptable(splits.fit, config.adapt)
+        _check_fit(splits, config)
     yield _sizes(splits)
     yield _leakage(splits, measurements.nbytes, full)
     with _checking("source"):
-        source = open_source(config, measurements, splits.fit.fields)
+        source = open_source(config, splits)
         if isinstance(source, torch.nn.Module):
             source.eval().requires_grad_(False)
         few = _few(splits.fit)
@@ -88,30 +101,74 @@ def _examine(config: OwnConfig, full: bool) -> Iterator[Finding]:
     yield _units(forecast, few, splits.fit)
     yield _persistence(forecast, few, splits.fit)
     if isinstance(source, WrappedOperator):
-        yield _other_layouts(source, forecast, few, splits.fit)
+        yield _other_layouts(source, splits.fit)
     with _checking("one step"):
         rows = calibrate(source, splits, config.adapt, config.out)
     yield from (Finding(*row) for row in rows)
 
 
+def _place(config: OwnConfig) -> Finding:
+    """Whether the run can begin in its folder: it is one, nobody works there, it is of this run."""
+    out = config.out
+    lock = out.absolute().with_name(f".{out.name}.lock")
+    try:
+        check_place(out)
+        if lock.exists():
+            with sole_writer(out, wait=False):
+                pass
+        check_begun(config)
+    except BusyError as error:
+        return Finding("warn", "out", f"{error} `r2no adapt` would wait for it.")
+    except R2NOError as error:
+        return Finding("fail", "out", f"{type(error).__name__}: {error}")
+    if (replaced := replaces(config)) is not None:
+        return Finding("warn", "out", replaced)
+    return Finding("ok", "out", f"`{out}` can be written.")
+
+
+def _check_fit(splits: Splits, config: OwnConfig) -> None:
+    """Refuse a fit split that cannot be parted, with the share that would do."""
+    try:
+        check_adaptable(splits.fit, config.adapt)
+    except EmptySplitError as error:
+        raise EmptySplitError(
+            f"{error} Splits are: {splits.describe()}. Give `fit` a larger share, as in `split: "
+            "{train: 0.4, fit: 0.4, test: 0.2}`."
+        ) from error
+
+
 def _sizes(splits: Splits) -> Finding:
-    sizes = {name: len(getattr(splits, name)) for name in ("train", "fit", "test")}
-    text = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    text, counts = splits.describe(), splits.recordings
     fields = splits.fit.fields
     starts = splits.fit.origins
     span = sum(
         int(own.max() - own.min()) + fields.horizon_frames
         for own in (starts[starts[:, 0] == number, 1] for number in starts[:, 0].unique())
     )
-    if span < 8 * fields.horizon_frames and len(starts[:, 0].unique()) < 4:
+    if counts["fit"] < 4 and counts["train"] > counts["fit"]:
+        better = default_counts(sum(counts.values()))
+        advice = (
+            f" With these recordings {{{', '.join(f'{n}: {c}' for n, c in better.items())}}} is "
+            "the default."
+            if better["fit"] > counts["fit"]
+            else ""
+        )
         return Finding(
             "warn",
             "splits",
-            f"Windows: {text}. The fit split spans {span} frames, fewer than eight horizons and "
+            f"Splits: {text}. With fewer than four recordings in fit and more in train, part of "
+            "the repair is given up (docs/method.md, M7), which costs accuracy. Give `fit` a "
+            f"larger share, or leave the shares out.{advice}",
+        )
+    if span < 8 * fields.horizon_frames and counts["fit"] < 4:
+        return Finding(
+            "warn",
+            "splits",
+            f"Splits: {text}. The fit split spans {span} frames, fewer than eight horizons and "
             "fewer than four trajectories, so the verdict will be uncertain. Give `fit` a larger "
             "share.",
         )
-    return Finding("ok", "splits", f"Windows: {text}.")
+    return Finding("ok", "splits", f"Splits: {text}.")
 
 
 def _leakage(splits: Splits, nbytes: int, full: bool) -> Finding:
@@ -226,26 +283,54 @@ def _persistence(forecast: Tensor, few: Window, windows: Windows) -> Finding:
 
 
 @torch.no_grad()
-def _other_layouts(
-    source: WrappedOperator, forecast: Tensor, few: Window, windows: Windows
-) -> Finding:
+def _other_layouts(source: WrappedOperator, fit: Windows) -> Finding:
     """Several layouts can fit by shape; the one that was trained with forecasts best."""
-    declared, best = str(source.layout), _rmse(forecast, few, windows)
-    others = {
-        name: _rmse(rewrapped(source, name)(few.history), few, windows)
-        for name in fitting_layouts(source)
-        if name != declared
+    declared = str(source.layout)
+    others = [name for name in fitting_layouts(source) if name != declared]
+    if not others:
+        return Finding("ok", "layout", f"{declared!r}; no other layout fits by shape.")
+    numbers = _judged(source, fit, len(others) + 1)
+    errors = {
+        name: _rmse_over(rewrapped(source, name), fit, numbers) for name in (declared, *others)
     }
-    better = {name: error for name, error in others.items() if error < 0.8 * best}
-    if better:
-        name = min(better, key=lambda one: better[one])
+    shown = ", ".join(f"{name!r} {error:.4g}" for name, error in errors.items())
+    text = f"RMSE over {len(numbers)} of {len(fit)} windows of the fit split: {shown}"
+    best = min(errors, key=lambda name: errors[name])
+    if errors[best] < errors[declared] * (1 - 1e-6):  # more than rounding
         return Finding(
             "warn",
             "layout",
-            f"Layout {name!r} fits as well and gives RMSE {better[name]:.4g} instead of "
-            f"{best:.4g} with {declared!r}. Declare it if the network was trained so.",
+            f"Layout {best!r} fits as well and gives RMSE {errors[best]:.4g} instead of "
+            f"{errors[declared]:.4g} with {declared!r}. Declare it if the network was trained so. "
+            f"{text}.",
         )
-    return Finding("ok", "layout", f"{declared!r}; no other layout that fits forecasts better.")
+    return Finding(
+        "ok", "layout", f"{declared!r}; no other layout that fits forecasts better. {text}."
+    )
+
+
+def _judged(source: Operator, fit: Windows, layouts: int) -> list[int]:
+    """The windows of the fit split, or as many, evenly spread, as take half a minute."""
+    history = fit[0].history[None]
+    begun = time.perf_counter()
+    source(history)
+    each = max(time.perf_counter() - begun, 1e-9)
+    most = min(max(int(_JUDGING / (layouts * each)), _LOOK), len(fit))
+    return torch.linspace(0, len(fit) - 1, most).round().long().unique().tolist()
+
+
+def _rmse_over(source: Operator, fit: Windows, numbers: list[int]) -> float:
+    measured, squared, count = list(fit.fields.measured), 0.0, 0
+    for start in range(0, len(numbers), _LOOK):
+        window = collate([fit[number] for number in numbers[start : start + _LOOK]])
+        error = (source(window.history) - window.target)[..., measured].double().square()
+        if window.mask is not None:
+            known = window.mask[..., measured]
+            error, count = error * known, count + int(known.sum())
+        else:
+            count += error.numel()
+        squared += float(error.sum())
+    return math.sqrt(squared / max(count, 1))
 
 
 def _spread(field: Tensor, few: Window, channel: int) -> Tensor:

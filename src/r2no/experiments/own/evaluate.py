@@ -36,7 +36,7 @@ def evaluate_own(
     splits = split(config.data, measurements)
     source = None
     if config.source.kind == "forecasts":
-        source = open_source(config, measurements, splits.fit.fields)
+        source = open_source(config, splits)
     model = load(folder, source, trust_source=trust_source)
     windows: Windows = getattr(splits, name)
     return {

@@ -7,12 +7,19 @@ from r2no import storage
 from r2no.adaptation import adapt
 from r2no.adaptation.model import versions
 from r2no.experiments.own.config import OwnConfig
+from r2no.experiments.own.place import (
+    ARTIFACT,
+    SUMMARY,
+    check_begun,
+    check_place,
+    remember,
+    replaces,
+)
 from r2no.experiments.own.task import open_task
+from r2no.locks import sole_writer
 from r2no.report import audit_splits, evaluate, store_evaluation, write_report
 from r2no.training import Persistence, Reporter
 
-ARTIFACT = "model.r2no"
-SUMMARY = "run.json"
 REPORT = "report.html"
 
 
@@ -26,9 +33,20 @@ def run_own_adaptation(
     ``report.html``, which names ``command`` as its origin. A run that was stopped goes on.
     """
     reporter = reporter or Reporter(quiet=True)
+    check_place(config.out)
+    with sole_writer(config.out):
+        return _run(config, reporter, command)
+
+
+def _run(config: OwnConfig, reporter: Reporter, command: str) -> Path:
+    check_begun(config)
+    if replaced := replaces(config):
+        reporter.say(replaced)
     task = open_task(config)
     reporter.say(task.measurements.describe())
     splits = task.splits
+    reporter.say(f"Splits: {splits.describe()}.")
+    remember(config)
     model = adapt(
         task.source,
         splits.train,

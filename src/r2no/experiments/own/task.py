@@ -27,22 +27,24 @@ def open_task(config: OwnConfig) -> Task:
     """Open everything a config names."""
     measurements = open_measurements(config.data)
     splits = split(config.data, measurements)
-    return Task(measurements, splits, open_source(config, measurements, splits.fit.fields))
+    return Task(measurements, splits, open_source(config, splits))
 
 
 def open_measurements(config: DataConfig) -> Measurements:
     """The config's data."""
     path = config.path if isinstance(config.path, str) else list(config.path)
-    return open_data(
+    data = open_data(
         path,
         variables=config.variables,
         dims=config.dims,
         mask=config.mask,
         conditioning=config.conditioning,
         axes=config.axes,
+        units=config.units,
         spacing=config.spacing,
         time_step=config.time_step,
     )
+    return data if config.trajectories is None else data.subset(config.trajectories)
 
 
 def split(config: DataConfig, measurements: Measurements) -> Splits:
@@ -56,13 +58,11 @@ def split(config: DataConfig, measurements: Measurements) -> Splits:
     )
 
 
-def open_source(config: OwnConfig, measurements: Measurements, fields: Fields) -> Operator:
+def open_source(config: OwnConfig, splits: Splits) -> Operator:
     """The config's source, in r2no's convention."""
-    source, data = config.source, config.data
+    source, data, fields = config.source, config.data, splits.fit.fields
     if source.kind == "forecasts":
-        whole = measurements.windows(data.history, data.horizon, measured=data.measured)
-        assert source.forecasts is not None
-        return operators.Forecasts.open(source.forecasts, whole, variables=source.variables)
+        return _forecasts(source, data, splits)
     if source.kind == "backbone":
         return _backbone(source, fields)
     if source.kind == "exported":
@@ -82,6 +82,23 @@ def open_source(config: OwnConfig, measurements: Measurements, fields: Fields) -
         frames=source.frames,
         normaliser=None if source.normaliser is None else source.normaliser.pair(),
         conditioning=source.conditioning,
+    )
+
+
+def _forecasts(source: SourceConfig, data: DataConfig, splits: Splits) -> Operator:
+    """Stored forecasts for the windows of the splits; dimensions are named as in the data."""
+    assert source.forecasts is not None
+    paths = source.forecasts if isinstance(source.forecasts, str) else list(source.forecasts)
+    whole = splits.whole
+    if data.trajectories is not None:  # recordings that were left out have forecasts too
+        whole = whole.numbered(data.trajectories)
+    return operators.Forecasts.open(
+        paths,
+        whole,
+        variables=source.variables,
+        dims=source.dims,
+        axes=source.axes,
+        like=data.dims,
     )
 
 
