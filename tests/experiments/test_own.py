@@ -1,5 +1,6 @@
 """One YAML from a NetCDF file and an operator of one's own to an artifact; and its doctor."""
 
+import json
 import os
 import subprocess
 import sys
@@ -15,13 +16,15 @@ from neuralop.models import FNO
 from tests.conftest import travelling_wave
 from tests.operators.toys import FrameMix
 from tests.support.adapting import exported, own_operator
+from tests.support import piv
 from typer.testing import CliRunner
 
 import r2no as library
 from r2no import storage
 from r2no.cli.main import app
-from r2no.errors import ConfigError
-from r2no.experiments.own import Finding, examine, read_own_config
+from r2no.errors import ConfigError, FingerprintError, StorageError
+from r2no.experiments.own import Finding, examine, open_task, read_own_config
+from r2no.locks import sole_writer
 from r2no.training import save_operator
 
 REPAIR = {"width": 4, "depth": 2, "steps": 2, "train": {"epochs": 2, "batch_size": 6, "lr": 5e-3}}
@@ -181,7 +184,7 @@ def test_sound_config_has_no_complaints(folder: Path) -> None:
     assert {f.level for name, f in found.items() if name != "source skill"} == {"ok"}
     assert set(found) == {
         "data", "splits", "leakage", "source", "repeatable", "batches", "units", "source skill",
-        "layout", "one step", "time", "disk", "memory",
+        "layout", "one step", "time", "disk", "memory", "out",
     }  # fmt: skip
     assert not (folder / "run").exists()
     assert "Answers (8, 4, 8, 12, 2)" in found["source"].message
@@ -222,6 +225,111 @@ def test_layout_that_fits_but_was_not_trained_with_is_found(folder: Path) -> Non
     found = findings(config(folder, source={"layout": "B (C T) H W"}))["layout"]
     assert found.level == "warn"
     assert "'B (T C) H W' fits as well and gives RMSE" in found.message
+
+
+def test_layouts_are_judged_over_the_whole_fit_split_however_close(folder: Path) -> None:
+    """A right layout that is better by little, and not on the windows looked at first."""
+    torch.manual_seed(0)
+    torch.save({"weight": 0.55 * rotation() + 0.2 * torch.randn(8, 8)}, "weights.pt")
+    told = {}
+    for layout in ("B (T C) H W", "B (C T) H W"):
+        told[layout] = findings(config(folder, source={"layout": layout}))["layout"]
+    levels = {layout: found.level for layout, found in told.items()}
+    assert sorted(levels.values()) == ["ok", "warn"]  # whichever is better is recommended
+    better = next(layout for layout, level in levels.items() if level == "ok")
+    worse = next(layout for layout, level in levels.items() if level == "warn")
+    assert told[worse].message.startswith(f"Layout {better!r} fits as well")
+    assert "of 44 windows of the fit split" in told[worse].message
+
+
+def test_splits_that_cost_accuracy_are_pointed_out(folder: Path) -> None:
+    shares = {"split": {"train": 0.6, "fit": 0.2, "test": 0.2}}
+    found = findings(config(folder, data=shares))["splits"]
+    assert found.level == "warn"
+    assert "part of the repair is given up" in found.message
+    assert "fit: 4" in found.message
+    good = findings(config(folder))["splits"]
+    assert good.level == "ok"
+    assert "train 4 recordings (44 windows), fit 4 recordings (44 windows)" in good.message
+
+
+def test_output_folder_is_looked_at(folder: Path) -> None:
+    (folder / "file").write_text("")
+    found = failure(config(folder, out="file/run"))
+    assert (found.check, found.message.startswith("StorageError")) == ("out", True)
+    with pytest.raises(StorageError, match="is a file, not a folder"):
+        run("adapt", config(folder, out="file/run"))
+    run("adapt", config(folder))
+    changed = {**ADAPT, "repair": {**REPAIR, "width": 6}}
+    found = failure(config(folder, adapt=changed))
+    assert found.check == "out"
+    assert "`adapt.repair.width` was 4 and is 6" in found.message
+    with pytest.raises(FingerprintError, match=r"Choose another `out`"):
+        run("adapt", config(folder, adapt=changed))
+    cells = {**ADAPT, "ensemble": {"radial": 3, "angular": 4}}
+    found = findings(config(folder, adapt=cells))["out"]
+    assert found.level == "warn"
+    assert "adapt.ensemble.radial" in found.message
+    with sole_writer(folder / "run"):
+        holder = "import sys; from r2no.cli.main import main; main()"
+        command = [sys.executable, "-c", holder, "doctor", str(config(folder)), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    told = {row["check"]: row for row in json.loads(done.stdout)}
+    assert told["out"]["level"] == "warn"
+    assert f"process {os.getpid()}" in told["out"]["message"]
+
+
+def test_recordings_can_be_chosen_in_the_file(folder: Path) -> None:
+    path = config(folder, data={"trajectories": [8, 2, 5]})
+    measured = open_task(read_own_config(path)).measurements
+    assert [r.name for r in measured.recordings] == [
+        f"piv.nc[trajectory={number}]" for number in (8, 2, 5)
+    ]
+
+
+def test_units_steps_and_flags_are_keys_of_the_file(folder: Path) -> None:
+    np.savez(folder / "piv.npz", **piv.arrays(frames=60))
+    mask = {"variable": "typevector", "valid": [1]}
+    keys = {"path": "piv.npz", "mask": mask, "units": {"u": "mm/s"}, "time_step": 0.02}
+    measured = open_task(read_own_config(config(folder, data=keys))).measurements
+    assert measured.units == ("mm/s", "mm/s") or measured.units == ("mm/s", "")
+    assert measured.time_step == 0.02
+    assert measured.missing[0] > 0.05
+    wrong = config(folder, data={**keys, "mask": {"variable": "typevector", "vlid": [1]}})
+    with pytest.raises(ConfigError, match="Did you mean 'valid'"):
+        read_own_config(wrong)
+
+
+def test_stored_forecasts_come_one_file_per_recording_under_the_names_of_the_data(
+    folder: Path,
+) -> None:
+    """Recordings of different lengths, dimensions that need explaining, starts of the stride."""
+    (folder / "measured").mkdir()
+    (folder / "simulated").mkdir()
+    for number in range(9):
+        waves = travelling_wave(number, frames=28 + 3 * number).numpy()
+        waves[..., 1] = 2 + 0.5 * waves[..., 0]
+        data = {n: (("n", "row", "i"), waves[..., c]) for c, n in enumerate("uv")}
+        xarray.Dataset(data).to_netcdf(folder / "measured" / f"run{number}.nc")
+        starts = np.arange(0, len(waves) - 7, 3)
+        cuts = np.stack([0.8 * waves[s + 4 : s + 8] for s in starts])
+        issued = {n: (("start", "lead", "row", "i"), cuts[..., c]) for c, n in enumerate("uv")}
+        file = xarray.Dataset(issued, {"start": starts})
+        file.to_netcdf(folder / "simulated" / f"run{number}.nc")
+    none = {"python": None, "checkpoint": None, "layout": None}
+    dims = {"time": "n", "height": "row", "width": "i"}
+    path = config(
+        folder,
+        data={"path": "measured", "dims": dims},
+        source={**none, "forecasts": "simulated/*.nc"},
+    )
+    assert not [f for f in examine(read_own_config(path)) if f.level == "fail"]
+    said = run("adapt", path)
+    assert "r2no predict" not in said
+    assert "r2no evaluate" in said
+    scores = storage.read_json(folder / "run" / "run.json")["scores"]
+    assert scores["r2no"]["rmse"] < scores["source"]["rmse"]
+    run("evaluate", "run/model.r2no")
 
 
 def test_unknown_dimension_is_found(folder: Path) -> None:

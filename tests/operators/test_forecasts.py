@@ -9,7 +9,15 @@ import xarray
 
 import r2no
 from r2no.data import ArrayWindows
-from r2no.errors import ConfigError, DataError, FingerprintError, ShapeError
+from r2no.data.forecast_layout import forecast_layout
+from r2no.errors import (
+    ConfigError,
+    DataError,
+    FingerprintError,
+    GridMismatchError,
+    ShapeError,
+    UnknownNameError,
+)
 from r2no.operators import Forecasts
 from r2no.training import operator_fingerprint
 from tests.conftest import travelling_wave
@@ -148,3 +156,87 @@ def test_renamed_variables_and_dimensions_are_named(tmp_path: Path) -> None:
         Forecasts.open(path, cut(range(1)))
     with pytest.raises(DataError, match=r"\['t', 'y', 'x', 'z'\]"):
         Forecasts.open(path, cut(range(1)), variables=("vx", "p"))
+
+
+def simulated_set(seed: int, **coords: object) -> xarray.Dataset:
+    values = {n: (("time", "y", "x"), simulation(seed)[..., c]) for c, n in enumerate("up")}
+    return xarray.Dataset(values, coords)
+
+
+def measured_set(seed: int) -> xarray.Dataset:
+    wave = travelling_wave(seed).numpy()
+    values = {n: (("time", "y", "x"), wave[..., c]) for c, n in enumerate("up")}
+    return xarray.Dataset(values, {"y": 0.5 * np.arange(8), "x": 0.25 * np.arange(12)})
+
+
+@pytest.mark.parametrize("kind", ["pattern", "folder", "list", "hdf5", "npz by name"])
+def test_forecasts_come_one_file_per_recording(
+    kind: str, tmp_path: Path, alongside: Forecasts
+) -> None:
+    paths = []
+    for seed in SEEDS:
+        paths.append(tmp_path / f"run{seed}.nc")
+        if kind == "hdf5":
+            paths[-1] = tmp_path / f"run{seed}.h5"
+        if kind == "npz by name":
+            paths[-1] = tmp_path / f"run{seed}.npz"
+            np.savez(paths[-1], **{n: a.values for n, a in simulated_set(seed).items()})
+        else:
+            simulated_set(seed).to_netcdf(paths[-1])
+    source = {"pattern": str(tmp_path / "run*"), "folder": tmp_path}.get(kind, paths)
+    found = Forecasts.open(source, cut(SEEDS))
+    history = torch.stack([cut(SEEDS)[number].history for number in (0, 50, 230)])
+    assert torch.equal(found(history), alongside(history))
+
+
+def test_file_of_predictions_is_understood(tmp_path: Path) -> None:
+    """The order (origin, lead) of `write_predictions`, with its recordings and last frames."""
+    data = r2no.data.open([measured_set(seed) for seed in range(3)])
+    rows = [(n, start + 3) for n in range(3) for start in range(0, 33, 2)]
+    layout = forecast_layout(data, rows, 4)
+    for channel, name in enumerate("up"):
+        cuts = [simulation(n)[last + 1 : last + 5, ..., channel] for n, last in rows]
+        layout[name] = (("origin", "lead", "y", "x"), np.stack(cuts))
+    layout.transpose("lead", "x", "origin", "y", "recording").to_netcdf(tmp_path / "forecast.nc")
+    windows = data.windows(4, 4, stride=2)
+    found = Forecasts.open(tmp_path / "forecast.nc", windows)
+    for number in (0, 20, 45):
+        trajectory, start = windows.origins[number].tolist()
+        expected = simulation(trajectory)[start + 4 : start + 8]
+        assert np.array_equal(found(windows[number].history[None])[0].numpy(), expected)
+    bare = layout.drop_vars(["frame", "trajectory"])
+    bare.to_netcdf(tmp_path / "bare.nc")
+    with pytest.raises(DataError, match=r"which window each place along 'origin' belongs to"):
+        Forecasts.open(tmp_path / "bare.nc", windows)
+
+
+def test_forecasts_the_other_way_round_or_on_another_grid_are_refused(tmp_path: Path) -> None:
+    windows = r2no.data.open(measured_set(0)).windows(4, 4)
+    grid = {"y": 0.5 * np.arange(8), "x": 0.25 * np.arange(12)}
+    path = tmp_path / "run.nc"
+    for coords, message in (
+        ({**grid, "y": grid["y"][::-1]}, "Along 'y' .* falls, but that of the data grows"),
+        ({**grid, "x": 2 * grid["x"]}, "steps of 0.5 along 'x'"),
+    ):
+        simulated_set(0, **coords).to_netcdf(path)
+        with pytest.raises(GridMismatchError, match=message):
+            Forecasts.open(path, windows)
+    simulated_set(0).rename(x="y", y="x").to_netcdf(path)
+    with pytest.raises(GridMismatchError, match=r"grid of the data, \(8, 12\)"):
+        Forecasts.open(path, windows)
+    simulated_set(0, **grid).to_netcdf(path)
+    assert Forecasts.open(path, windows)(windows[0].history[None]).shape == (1, 4, 8, 12, 2)
+
+
+def test_dimensions_of_forecasts_can_be_named(tmp_path: Path, alongside: Forecasts) -> None:
+    path = tmp_path / "run.nc"
+    simulated_set(0).rename(time="n", y="j", x="i").to_netcdf(path)
+    windows = cut([0])
+    with pytest.raises(DataError, match=r"'n' of the forecasts in .* no known kind.*`?dims="):
+        Forecasts.open(path, windows)
+    dims = {"time": "n", "height": "j", "width": "i"}
+    for options in ({"dims": dims}, {"like": {**dims, "trajectory": "case"}}):
+        found = Forecasts.open(path, windows, **options)
+        assert torch.equal(found(windows[0].history[None]), alongside(cut([0])[0].history[None]))
+    with pytest.raises(UnknownNameError, match="Did you mean 'n'"):
+        Forecasts.open(path, windows, dims={"time": "nn"})

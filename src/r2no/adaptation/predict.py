@@ -11,6 +11,7 @@ from r2no import storage
 from r2no._types import PathLike
 from r2no.adaptation.labelled import check_spacing, check_time_step
 from r2no.adaptation.model import AdaptedModel, versions
+from r2no.data.agreement import check_axes
 from r2no.data.arrays import ArrayWindows
 from r2no.data.forecast_file import ForecastFile
 from r2no.data.forecast_layout import LEAD, ORIGIN, forecast_layout, forecast_variables
@@ -129,6 +130,7 @@ def _check_fits(fields: Fields, data: Measurements) -> None:
             f"`data` must be on the model's grid, {fields.grid}, but is on {data.grid}. "
             "Interpolate the data to it."
         )
+    check_axes(fields, data)
     if data.conditioning != fields.conditioning:
         raise DataError(
             f"The model's constants are {fields.conditioning}, but `data` has {data.conditioning}. "

@@ -60,7 +60,8 @@ def adapt(
 
     Modules learn on the real training split, the ensemble is fitted on the validation split. A
     run that is stopped goes on where it was. A CONFIG with your own `data` and `source` adapts
-    your operator to your measurements; look at it with `r2no doctor CONFIG` first.
+    your operator to your measurements; look at it with `r2no doctor CONFIG` first. Of the options
+    only --out, --members and --seed apply to it.
 
     Example: r2no adapt --system cylinder --backbone fno --data ROOT --source finetune.pth
     """
@@ -90,9 +91,15 @@ def _adapted_own(config: Path | None, given: dict[str, Any]) -> bool:
         )
     own = read_own_config(config, given)
     path = run_own_adaptation(own, reporter=Reporter(), command=command_line())
+    stored = own.source.kind == "forecasts"  # which know no new data
     console.print(
         f"Wrote {path}, its scores in {path.parent / 'run.json'} and the page "
-        f"{path.parent / 'report.html'}. Forecast with `r2no predict {path} DATA`.",
+        f"{path.parent / 'report.html'}. "
+        + (
+            f"Score it with `r2no evaluate {path}`; stored forecasts cannot answer new data."
+            if stored
+            else f"Forecast with `r2no predict {path} DATA`."
+        ),
         highlight=False,
         soft_wrap=True,
     )

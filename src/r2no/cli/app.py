@@ -3,9 +3,12 @@
 import shlex
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from r2no.errors import FileMissingError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,9 +18,30 @@ app = typer.Typer(
 console = Console()
 
 
+def _show_version(asked: bool | None) -> None:
+    if asked:
+        from r2no import __version__
+
+        typer.echo(f"r2no {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool | None,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Say which version this is."
+        ),
+    ] = None,
+) -> None:
     """Adapt simulation-pretrained neural operators to real measurements."""
+
+
+def check_exists(path: Path, words: str) -> None:
+    """Refuse a path that names nothing."""
+    if not path.exists():
+        raise FileMissingError(f"{words} `{path}`. Check the path.")
 
 
 def command_line() -> str:

@@ -8,7 +8,7 @@ import typer
 
 from r2no import storage
 from r2no.cli import options
-from r2no.cli.app import app
+from r2no.cli.app import app, check_exists
 from r2no.errors import ConfigError
 from r2no.training import Reporter
 
@@ -62,6 +62,7 @@ def evaluate(
     Example: r2no evaluate runs/cylinder-adapt/model.r2no --data ROOT --output scores.json
     """
     given = options.given(locals())
+    check_exists(model, "There is no checkpoint or artifact")
     from r2no.experiments.own import evaluate_own, is_own_artifact
 
     if is_own_artifact(model):

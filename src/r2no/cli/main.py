@@ -1,6 +1,8 @@
 """``r2no``: the parser, and how errors are shown."""
 
+import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,18 +120,33 @@ def _ensemble_notes(ensembles: dict[str, dict[str, Any]]) -> Iterator[str]:
         )
 
 
+#: Commands that keep their work, so that the same command goes on.
+_GO_ON = ("adapt", "bench", "checkpoints", "data", "demo", "predict", "train")
+
+
+def _interrupted(*_: object) -> None:
+    """Say, once, that a stopped run can be taken up again."""
+    if multiprocessing.parent_process() is None and set(_GO_ON) & set(sys.argv[1:2]):
+        note = "Stopped. Run the same command again to go on where it was."
+        Console(stderr=True).print(note, soft_wrap=True)
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Entry point: named errors become one clear line and exit code 1.
 
     A factory that a config names may lie in the working folder; it is looked for there last.
     """
     sys.path.append(os.getcwd())
+    before = signal.signal(signal.SIGINT, _interrupted)
     try:
         app()
     except R2NOError as error:
         line = Text.assemble((type(error).__name__, "bold red"), ": ", str(error))
         Console(stderr=True).print(line, soft_wrap=True)
         sys.exit(1)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 if __name__ == "__main__":

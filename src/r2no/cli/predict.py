@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from r2no.cli import options
-from r2no.cli.app import app, console
+from r2no.cli.app import app, check_exists, console
 from r2no.errors import ConfigError
 from r2no.training import Reporter
 
@@ -55,6 +55,7 @@ def predict(
 
     if origins not in ("all", "last"):
         raise ConfigError(f"`--origins` must be all or last, but got {origins!r}.")
+    check_exists(artifact, "There is no artifact")
     about = options.opening(
         variables=variables,
         dims=dims,

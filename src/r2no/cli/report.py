@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from r2no.cli.app import app, command_line, console
+from r2no.cli.app import app, check_exists, command_line, console
 from r2no.training import Reporter
 
 
@@ -23,6 +23,8 @@ def report(
     Example: r2no report demo-out/wake.r2no --out report.html
     """
     from r2no.report import write_report
+
+    check_exists(artifact, "There is no artifact")
 
     path = write_report(artifact, out, title=title, command=command_line(), reporter=Reporter())
     size = path.stat().st_size / 1e6

@@ -202,6 +202,8 @@ def _from_hdf5(path: Path, axes: Sequence[str] | None, wanted: Sequence[str] | N
     labels: dict[str, tuple[str, ...]] = {}
 
     def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and _is_bare(item):
+            return
         if isinstance(item, h5py.Dataset) and item.dtype.kind in "biuf":
             read = SlicedArray(item.shape, item.dtype, partial(_hdf5_slice, str(path), name))
             arrays[name] = indexing.LazilyIndexedArray(read) if item.ndim > 1 else item[()]
@@ -227,6 +229,12 @@ def _from_hdf5(path: Path, axes: Sequence[str] | None, wanted: Sequence[str] | N
     data = xr.decode_cf(data.assign_attrs({**data.attrs, **whole}))
     data.encoding.update(left_out)
     return data
+
+
+def _is_bare(item: h5py.Dataset) -> bool:
+    """Whether it stands for a NetCDF dimension that has no coordinate."""
+    name = item.attrs.get("NAME", b"")
+    return isinstance(name, bytes) and name.startswith(b"This is a netCDF dimension but not")
 
 
 def _hdf5_text(item: h5py.Dataset) -> str | None:

@@ -87,7 +87,8 @@ def load_source(folder: Path, found: dict[str, Any], fields: Fields, *, trust: b
         )
         raise ConfigError(
             f"To make the source of `{folder}` r2no would {what}. If you trust the artifact, pass "
-            "`trust_source=True`, or give the operator as `source`."
+            "`trust_source=True` (on the command line `--trust-source`), or give the operator as "
+            "`source`."
         )
     if found["kind"] == "operator":
         return load_operator(folder / SOURCE_FILE)[0]

@@ -36,6 +36,7 @@ def example_json(
         "trajectory": origin[0],
         "start": origin[1],
         "time_step": fields.time_step,
+        "time_units": fields.time_units,
         "stride": stride,
         "spacing": list(spacing),
         "channels": channels,

@@ -92,8 +92,8 @@ def relative_spectra(evaluation: Evaluation) -> Markup:
     return line_chart(lines, axes)
 
 
-def lead_time(evaluation: Evaluation, time_step: float) -> Markup:
-    """RMSE by forecast frame."""
+def lead_time(evaluation: Evaluation, time_step: float, units: str, rmse_units: str) -> Markup:
+    """RMSE by forecast frame; ``units`` are those of time."""
     lines = [
         Line(
             ROLES[role],
@@ -103,8 +103,10 @@ def lead_time(evaluation: Evaluation, time_step: float) -> Markup:
         )
         for role, values in evaluation.lead.items()
     ]
-    label = "lead time (frames)" if time_step == 1 else "lead time"
-    return line_chart(lines, Axes("RMSE by lead time", label, "RMSE"))
+    label = "lead time (frames)" if time_step == 1 and not units else "lead time"
+    label = f"{label} ({units})" if units else label
+    rmse = f"RMSE ({rmse_units})" if rmse_units else "RMSE"
+    return line_chart(lines, Axes("RMSE by lead time", label, rmse))
 
 
 def budget(points: list[dict[str, Any]]) -> Markup:

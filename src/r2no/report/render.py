@@ -20,7 +20,14 @@ from r2no.report.collect import collect
 from r2no.report.colours import TABLES, ramp, table_text
 from r2no.report.data import Evaluation, ReportData
 from r2no.report.packing import clean, minus
-from r2no.report.wording import METRICS, ROLES, headline, readout_name
+from r2no.report.wording import (
+    METRICS,
+    ROLES,
+    common_unit,
+    headline,
+    metrics_of,
+    readout_name,
+)
 from r2no.training import Reporter
 
 _SCRIPTS = ("common.js", "map.js", "fields.js", "report.js")
@@ -48,7 +55,7 @@ def render(data: ReportData) -> str:
         largest=_largest_cells(data.retention),
         charts=_charts(data),
         scores=_score_rows(data.evaluation),
-        metrics=METRICS,
+        metrics=metrics_of(data.fields),
         example=_example(data.evaluation),
         settings=json.dumps(clean(data.provenance["settings"]), indent=2),
     )
@@ -160,7 +167,12 @@ def _charts(data: ReportData) -> dict[str, Markup]:
     if evaluation is not None:
         found["spectra"] = figures.spectra(evaluation)
         found["relative"] = figures.relative_spectra(evaluation)
-        found["lead"] = figures.lead_time(evaluation, data.fields["time_step"])
+        found["lead"] = figures.lead_time(
+            evaluation,
+            data.fields["time_step"],
+            data.fields.get("time_units", ""),
+            common_unit(data.fields),
+        )
     return found
 
 

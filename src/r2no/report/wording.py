@@ -30,7 +30,26 @@ METRICS = (
     ("frmse_full_high", "fRMSE high", "error of the high third"),
 )
 
+#: Metrics in the units of the fields.
+_PHYSICAL = ("rmse", "mae", "frmse_full_low", "frmse_full_mid", "frmse_full_high")
+
 ROLES = {"source": "Source", "irno": "IRNO, best depth", "r2no": "R2NO"}
+
+
+def common_unit(fields: dict[str, Any]) -> str:
+    """The unit of the measured channels, if it is one for all; else nothing."""
+    units = fields.get("units") or ()
+    found = {units[channel] if channel < len(units) else "" for channel in fields["measured"]}
+    return found.pop() if len(found) == 1 else ""
+
+
+def metrics_of(fields: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Columns of the score table, with the unit of those that have one."""
+    unit = common_unit(fields)
+    return [
+        (key, f"{title} ({unit})" if unit and key in _PHYSICAL else title, words)
+        for key, title, words in METRICS
+    ]
 
 
 def readout_name(name: str) -> tuple[str, str]:

@@ -50,8 +50,10 @@ function fields(example, scales) {
 
   function draw() {
     const frame = Number(slider.value) + 1;
-    const time = `lead time ${show(frame * example.time_step, 4)}`;
-    const label = `frame ${frame} of ${frames}` + (example.time_step === 1 ? "" : `, ${time}`);
+    const unit_of_time = example.time_units ? ` ${example.time_units}` : "";
+    const time = `lead time ${show(frame * example.time_step, 4)}${unit_of_time}`;
+    const known = example.time_step !== 1 || unit_of_time;
+    const label = `frame ${frame} of ${frames}` + (known ? `, ${time}` : "");
     const { low, high, reach } = scales[channel()];
     const { unit } = example.channels[channel()];
     $("frame-label").value = label;
