@@ -308,3 +308,18 @@ def test_wrong_options_are_named(options, message: str) -> None:
 def test_empty_selection_is_named(channels) -> None:
     with pytest.raises(ConfigError, match="`channels` must name at least one"):
         r2no.data.open(piv.arrays()).select(channels)
+
+
+def test_field_called_like_an_axis_is_a_field_and_is_not_read() -> None:
+    """A water height over time and space is no meshgrid, however large."""
+    values = np.random.default_rng(0).normal(size=(20, 6, 8))
+    data = xr.Dataset({"height": (("time", "y", "x"), values)})
+    assert r2no.data.open(data).channels == ("height",)
+    assert r2no.data.open({"height": values, "u": values}).channels == ("height", "u")
+
+
+def test_windows_the_other_way_round_do_not_agree() -> None:
+    left = r2no.data.open(piv.davis()).windows(3, 2).fields
+    right = r2no.data.open(piv.davis().isel(y=slice(None, None, -1))).windows(3, 2).fields
+    assert left.agrees(left)
+    assert not left.agrees(right)

@@ -25,7 +25,7 @@ from r2no.report import (
     write_report,
 )
 from r2no.report.charts import Axes, Line, line_chart
-from r2no.report.wording import METRICS, headline
+from r2no.report.wording import METRICS, headline, metrics_of
 from tests.report import toy
 
 
@@ -259,3 +259,13 @@ def test_chart_leaves_out_what_is_not_a_number():
 def test_log_chart_leaves_out_zero():
     chart = line_chart([Line("a", [0, 1, 2], [0.0, 0.1, 10.0])], Axes("n", "x", "y", log=True))
     assert chart.count('class="mark') == 3
+
+
+def test_units_stand_on_lead_time_and_errors() -> None:
+    fields = {"units": ["mm/s", "mm/s", "Pa"], "measured": [0, 1]}
+    titles = dict((key, title) for key, title, _ in metrics_of(fields))
+    assert titles["rmse"] == "RMSE (mm/s)"
+    assert titles["r2"] == "R²"
+    mixed = {**fields, "measured": [0, 2]}
+    assert metrics_of(mixed)[0][1] == "RMSE"
+    assert metrics_of({"measured": [0]})[0][1] == "RMSE"

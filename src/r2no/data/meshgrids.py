@@ -83,14 +83,15 @@ def flatten_meshgrids(data: xr.Dataset) -> xr.Dataset:
     return data
 
 
-def _thinned(array: xr.Variable) -> np.ndarray:
-    """A grid with two of its frames, if it is the same in the first and the last one."""
-    if array.ndim == 3:
-        for axis in (0, 2):
-            ends = [_slice(array, axis, place) for place in (0, array.shape[axis] - 1)]
-            if np.array_equal(ends[0], ends[1], equal_nan=True):
-                return np.stack(ends, axis)
-    return np.asarray(array, dtype=np.float64)
+def _thinned(array: xr.Variable) -> np.ndarray | None:
+    """A grid with its first and last frame only; None if they differ, so that it is a field."""
+    if array.ndim == 2:
+        return np.asarray(array, dtype=np.float64)
+    for axis in (0, 2):
+        ends = [_slice(array, axis, place) for place in (0, array.shape[axis] - 1)]
+        if np.array_equal(ends[0], ends[1], equal_nan=True):
+            return np.stack(ends, axis)
+    return None
 
 
 def _slice(array: xr.Variable, axis: int, place: int) -> np.ndarray:
@@ -99,8 +100,10 @@ def _slice(array: xr.Variable, axis: int, place: int) -> np.ndarray:
     return np.asarray(array[tuple(key)], dtype=np.float64).squeeze(axis)
 
 
-def _varying(values: np.ndarray) -> tuple[int, np.ndarray] | None:
+def _varying(values: np.ndarray | None) -> tuple[int, np.ndarray] | None:
     """The one axis along which a grid varies, and its coordinate; None if it is no meshgrid."""
+    if values is None:
+        return None
     for axis in range(values.ndim):
         lines = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
         known = np.isfinite(lines)

@@ -258,8 +258,8 @@ def _by_time(start: Tensor, horizon: int) -> Tensor:
     if distance < horizon:
         raise EmptySplitError(
             f"The windows start within {last - first} frames of each other, too close to part them "
-            f"into halves whose {horizon} forecast frames do not overlap. Give a longer recording, "
-            "several trajectories, or a fixed `ridge`."
+            f"into halves whose {horizon} forecast frames do not overlap. Give this split (fit) a "
+            "larger share or more trajectories, a longer recording, or a fixed `ridge`."
         )
     end = first + (last - first - distance) // 2  # last start of the first half
     group = torch.ones(len(start), dtype=torch.long)

@@ -74,11 +74,16 @@ class Fields:
             )
 
     def agrees(self, other: "Fields") -> bool:
-        """Whether they are the same but for rounding of spacing and time step."""
+        """Whether they are the same but for rounding of spacing and time step.
+
+        A known direction of the axes counts too.
+        """
         numbers, others = (*self.spacing, self.time_step), (*other.spacing, other.time_step)
         same = len(numbers) == len(others) and all(
             math.isclose(a, b, rel_tol=1e-6) for a, b in zip(numbers, others, strict=True)
         )
+        if self.falling and other.falling and self.falling != other.falling:
+            return False  # one of them is upside down
         return same and replace(self, spacing=(), time_step=1.0) == replace(
             other, spacing=(), time_step=1.0
         )
