@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-import torch
 from typer.testing import CliRunner
 
 from r2no.adaptation import Trajectories, load, readouts, score_readouts

@@ -15,8 +15,8 @@ import yaml
 from neuralop.models import FNO
 from tests.conftest import travelling_wave
 from tests.operators.toys import FrameMix
-from tests.support.adapting import exported, own_operator
 from tests.support import piv
+from tests.support.adapting import exported, own_operator
 from typer.testing import CliRunner
 
 import r2no as library
