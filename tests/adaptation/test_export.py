@@ -14,6 +14,7 @@ from torch import nn
 
 import r2no
 from r2no import operators, storage
+from r2no.adaptation import AdaptedModel
 from r2no.data import ArrayWindows
 from r2no.errors import ConfigError
 
@@ -66,28 +67,41 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert float((found - expected).abs().max() / expected.abs().max()) < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["module", "fno", "rolled"])
-def test_exported_program_agrees_without_r2no_for_any_batch(kind: str, tmp_path: Path) -> None:
-    sources: dict[str, Any] = {
-        "module": Source,
-        "fno": own_operator,
-        "rolled": lambda: operators.wrap(
-            operators.from_python("tests.operators.toys:FrameMix", channels_in=4, channels_out=2),
-            "B (T C) H W",
-            FIT.fields,
-            one_step=True,
-            frames=2,
-        ),
-    }
-    members = 2 if kind == "module" else 1
-    model = r2no.adapt(sources[kind](), TRAIN, FIT, members=members, settings=SETTINGS)
-    path = r2no.export(model, tmp_path / "model.pt2")
-    several = torch.cat([HISTORY, 2 * HISTORY, HISTORY[:1]])
-    program = torch.export.load(path).module()
-    close(program(HISTORY[:1]), model.predict(HISTORY[:1]))
-    close(
-        run_elsewhere(path, several) if kind == "fno" else program(several), model.predict(several)
-    )
+SOURCES: dict[str, Any] = {
+    "module": Source,
+    "fno": own_operator,
+    "rolled": lambda: operators.wrap(
+        operators.from_python("tests.operators.toys:FrameMix", channels_in=4, channels_out=2),
+        "B (T C) H W",
+        FIT.fields,
+        one_step=True,
+        frames=2,
+    ),
+}
+SEVERAL = torch.cat([HISTORY, 2 * HISTORY, HISTORY[:1]])
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def program(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[AdaptedModel, Path]:
+    """A model and the file of its program; that of a module has two members."""
+    members = 2 if request.param == "module" else 1
+    model = r2no.adapt(SOURCES[request.param](), TRAIN, FIT, members=members, settings=SETTINGS)
+    return model, r2no.export(model, tmp_path_factory.mktemp("export") / "model.pt2")
+
+
+def test_exported_program_agrees_for_any_batch(program: tuple[AdaptedModel, Path]) -> None:
+    model, path = program
+    found = torch.export.load(path).module()
+    for history in (HISTORY[:1], SEVERAL):
+        close(found(history), model.predict(history))
+
+
+@pytest.mark.parametrize("program", ["fno"], indirect=True)
+def test_exported_program_agrees_without_r2no(program: tuple[AdaptedModel, Path]) -> None:
+    model, path = program
+    close(run_elsewhere(path, SEVERAL), model.predict(SEVERAL))
 
 
 def test_program_without_its_source_takes_the_forecast(tmp_path: Path) -> None:

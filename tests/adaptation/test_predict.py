@@ -170,7 +170,7 @@ def test_killed_process_leaves_a_part_that_goes_on(model, suffix, tmp_path):
     model.save(tmp_path / "a.r2no")
     script = textwrap.dedent(
         f"""
-        import sys, time
+        import signal, sys
         import torch
         torch.set_num_threads(1)
         import r2no, r2no.adaptation.predict as predict
@@ -178,26 +178,28 @@ def test_killed_process_leaves_a_part_that_goes_on(model, suffix, tmp_path):
         predict._SAVE_EVERY = 1
         model = r2no.load({str(tmp_path / "a.r2no")!r}, Source())
         advance = model.predict
-        def slowly(history):
+        batches = iter(range(12))
+        def until_killed(history):
             print("batch", flush=True)
-            time.sleep(0.05)
+            if next(batches) == 11:
+                signal.pause()
             return advance(history)
-        if sys.argv[1] == "slow":
-            model.predict = slowly
+        if sys.argv[1] == "killed":
+            model.predict = until_killed
         data = r2no.data.open({str(tmp_path / "data.nc")!r})
         path = {str(tmp_path / "forecast")!r} + {suffix!r}
         predict.write_predictions(model, data, path, stride=1, batch_size=3)
         """
     )
     command = [sys.executable, "-c", script]
-    with subprocess.Popen([*command, "slow"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*command, "killed"], stdout=subprocess.PIPE, text=True) as process:
         for _ in range(5):
             process.stdout.readline()
         process.send_signal(signal.SIGKILL)
     path = tmp_path / f"forecast{suffix}"
     assert not path.exists()
     assert r2no.storage.read_json(tmp_path / f"forecast{suffix}.part.json")["rows"] >= 9
-    subprocess.run([*command, "fast"], check=True)
+    subprocess.run([*command, "whole"], check=True)
     data = r2no.data.open(tmp_path / "data.nc")
     plain = write_predictions(model, data, tmp_path / f"plain{suffix}", stride=1, batch_size=3)
     xr.testing.assert_identical(opened(path), opened(plain))

@@ -38,20 +38,21 @@ def test_members_trained_side_by_side_equal_members_trained_in_turn(windows, tmp
 
 
 def test_a_failure_stops_the_others_and_is_the_error_raised():
-    stopped = threading.Event()
+    begun, stopped = threading.Event(), threading.Event()
 
     def long(reporter: Reporter) -> None:
-        with reporter.step("long", 10_000) as step:
+        with reporter.step("long", 1) as step:
+            begun.set()
             try:
-                for _ in range(10_000):
+                while True:  # until it is stopped
                     time.sleep(0.001)
-                    step.advance()
+                    step.advance(0)
             except BaseException:
                 stopped.set()
                 raise
 
     def failing(reporter: Reporter) -> None:
-        time.sleep(0.02)
+        begun.wait()
         raise ValueError("this one")
 
     with pytest.raises(ValueError, match="this one"):
