@@ -110,7 +110,7 @@ def test_exported_program_answers_as_the_network(tmp_path: Path) -> None:
     path = exported(tmp_path / "net.pt2", network)
     found = operators.from_exported(path, trust=True)
     values = torch.randn(5, 8, 8, 12)
-    assert torch.equal(found(values), network(values))
+    torch.testing.assert_close(found(values), network(values))
     found.eval().requires_grad_(False)
     assert not any(parameter.requires_grad for parameter in found.parameters())
 
