@@ -1,6 +1,11 @@
 """Adapt simulation-pretrained neural operators to real measurements."""
+# ruff: noqa: E402 - what is imported must not come from the working folder
 
 __version__ = "0.1.0"
+
+from r2no._safe_path import leave_out_working_folder
+
+leave_out_working_folder()
 
 from r2no import backbones, data, errors, metrics, operators, spectral
 from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, export, load

@@ -25,8 +25,10 @@ from safetensors.torch import save as _serialise
 from torch import Tensor
 
 from r2no._types import PathLike
-from r2no.errors import FileDamagedError, FileMissingError, R2NOError, StorageError
+from r2no.errors import FileDamagedError, R2NOError, StorageError
 from r2no.locks import sole_writer
+from r2no.reading import parse_json, regular_file
+from r2no.reading import read_json as read_json
 
 _METADATA_KEY = "r2no"  # of files without a hash, as earlier versions wrote them
 _SEALED_KEY = "r2no.sealed"
@@ -210,17 +212,6 @@ def json_text(content: Any) -> str:
     return json.dumps(strict_json(content), indent=2, sort_keys=False, allow_nan=False) + "\n"
 
 
-def read_json(path: PathLike) -> Any:
-    """Read a JSON file, naming it when it is damaged."""
-    try:
-        return json.loads(Path(path).read_text())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise FileDamagedError(
-            f"`{path}` is not valid JSON ({error}). It was cut short or edited; "
-            "restore it from a copy, or delete it to have it made again."
-        ) from error
-
-
 def save_tensors(
     path: PathLike, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None
 ) -> None:
@@ -253,14 +244,14 @@ def load_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         FileDamagedError: if the file is truncated or not a safetensors file.
     """
-    if not Path(path).is_file():
-        raise FileMissingError(f"There is no file `{path}`.")
+    regular_file(path)
     try:
         with safe_open(str(path), framework="pt") as archive:
             header = archive.metadata() or {}
-            notes = json.loads(header.get(_SEALED_KEY) or header.get(_METADATA_KEY, "{}"))
+            text = header.get(_SEALED_KEY) or header.get(_METADATA_KEY, "{}")
+            notes = parse_json(text, f"The metadata of `{path}`")
             tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, ValueError) as error:
+    except (SafetensorError, UnicodeDecodeError, ValueError) as error:
         raise FileDamagedError(
             f"`{path}` is damaged or not a safetensors file ({error}). "
             "Restore it from a copy, or delete it to have it made again."

@@ -15,7 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Adapt simulation-pretrained neural operators to real measurements.",
 )
-console = Console()
+console = Console(markup=False, emoji=False)  # names and paths are printed as they are
 
 
 def _show_version(asked: bool | None) -> None:
@@ -42,6 +42,11 @@ def check_exists(path: Path, words: str) -> None:
     """Refuse a path that names nothing."""
     if not path.exists():
         raise FileMissingError(f"{words} `{path}`. Check the path.")
+
+
+def shown(text: str) -> str:
+    """``text`` without the codes that a file could steer a terminal with."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def command_line() -> str:

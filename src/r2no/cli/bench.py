@@ -197,7 +197,7 @@ def _given(arguments: dict[str, Any], *others: str) -> dict[str, Any]:
 
 
 def _say(text: str) -> None:
-    console.print(text, highlight=False, soft_wrap=True, markup=False)
+    console.print(text, highlight=False, soft_wrap=True)
 
 
 def _write(text: str, output: Path | None) -> None:

@@ -86,7 +86,7 @@ def info(
         return
     console.print(_inventory(found))
     for line in _remarks(found):
-        console.print(f"- {line}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"- {line}", highlight=False, soft_wrap=True)
 
 
 def _inventory(found: Audit) -> Table:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from r2no.cli.app import app, console
+from r2no.cli.app import app, console, shown
 
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -40,8 +41,9 @@ def doctor(
         rows.append(asdict(finding))
         if as_json:
             continue
-        console.print(f"[{_STYLE[finding.level]}]{finding.level:4}[/] {finding.check}: ", end="")
-        console.print(finding.message, markup=False, highlight=False, soft_wrap=True)
+        level = (f"{finding.level:4}", _STYLE[finding.level])
+        line = Text.assemble(level, f" {finding.check}: ", shown(finding.message))
+        console.print(line, highlight=False, soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:

@@ -1,7 +1,6 @@
 """``r2no``: the parser, and how errors are shown."""
 
 import multiprocessing
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from r2no.cli import (  # each registers itself
     report,
     train,
 )
-from r2no.cli.app import app, command_line, console
+from r2no.cli.app import app, command_line, console, shown
 from r2no.ensemble import Verdict
 from r2no.errors import R2NOError
 from r2no.training import Reporter
@@ -133,16 +132,12 @@ def _interrupted(*_: object) -> None:
 
 
 def main() -> None:
-    """Entry point: named errors become one clear line and exit code 1.
-
-    A factory that a config names may lie in the working folder; it is looked for there last.
-    """
-    sys.path.append(os.getcwd())
+    """Entry point: named errors become one clear line and exit code 1."""
     before = signal.signal(signal.SIGINT, _interrupted)
     try:
         app()
     except R2NOError as error:
-        line = Text.assemble((type(error).__name__, "bold red"), ": ", str(error))
+        line = Text.assemble((type(error).__name__, "bold red"), ": ", shown(str(error)))
         Console(stderr=True).print(line, soft_wrap=True)
         sys.exit(1)
     finally:

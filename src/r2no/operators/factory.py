@@ -1,7 +1,10 @@
 """from_python(): a network by the import name of its factory, with weights from a file."""
 
-import importlib
-from collections.abc import Callable
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
@@ -49,19 +52,20 @@ def from_python(name: str, /, checkpoint: PathLike | None = None, **arguments: A
 
 
 def import_factory(name: str) -> Callable[..., Any]:
-    """Import ``package.module:factory``."""
+    """Import ``package.module:factory``; from the working folder if it is nowhere else."""
     module, separator, attribute = name.partition(":")
-    if not (module and separator and attribute):
+    if not (separator and attribute and all(map(str.isidentifier, module.split(".")))):
         raise ConfigError(
             f"A factory is named `package.module:factory`, but got {name!r}. Put a colon between "
             "the module and the class or function in it."
         )
     try:
-        found: Any = importlib.import_module(module)
+        with _working_folder(module.split(".")[0]):
+            found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"There is no module `{error.name}`, which `{name}` needs. Install its package, "
-            "or put its folder on PYTHONPATH; the commands also look in the working folder."
+            "or put its folder on PYTHONPATH; the module itself may also lie in the working folder."
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -70,6 +74,26 @@ def import_factory(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise ConfigError(f"`{name}` is a `{type(found).__name__}`, which cannot be called.")
     return found  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _working_folder(package: str) -> Iterator[None]:
+    """Look in the working folder too, last and only now, for a package that is nowhere else.
+
+    Nothing else is ever imported from there: a folder of data must not bring code along.
+    """
+    folder = os.getcwd()
+    known = package in sys.modules or importlib.util.find_spec(package) is not None
+    if known or folder in sys.path:
+        yield
+        return
+    sys.path.append(folder)
+    try:
+        importlib.invalidate_caches()
+        yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
 
 
 def to_plain(value: Any) -> Any:

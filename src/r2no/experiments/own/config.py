@@ -45,6 +45,7 @@ class DataConfig(BaseModel, frozen=True, extra="forbid"):
     trajectories: tuple[int, ...] | None = Field(
         default=None, description="Numbers of the recordings to use, from 0; default all."
     )
+    allow_sparse: bool = False
     split: SplitConfig = SplitConfig()
 
     @model_validator(mode="after")

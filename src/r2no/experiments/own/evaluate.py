@@ -16,7 +16,11 @@ from r2no.training import Persistence, Reporter
 def is_own_artifact(folder: Path) -> bool:
     """Whether an artifact was made from a config of one's own, which it then keeps."""
     path = folder / MANIFEST
-    return path.is_file() and "config" in storage.read_json(path).get("provenance", {})
+    if not path.is_file():
+        return False
+    manifest = storage.read_json(path)
+    notes = manifest.get("provenance") if isinstance(manifest, dict) else None
+    return isinstance(notes, dict) and "config" in notes
 
 
 def evaluate_own(

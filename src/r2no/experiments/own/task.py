@@ -43,6 +43,7 @@ def open_measurements(config: DataConfig) -> Measurements:
         units=config.units,
         spacing=config.spacing,
         time_step=config.time_step,
+        allow_sparse=config.allow_sparse,
     )
     return data if config.trajectories is None else data.subset(config.trajectories)
 
@@ -99,6 +100,7 @@ def _forecasts(source: SourceConfig, data: DataConfig, splits: Splits) -> Operat
         dims=source.dims,
         axes=source.axes,
         like=data.dims,
+        allow_sparse=data.allow_sparse,
     )
 
 

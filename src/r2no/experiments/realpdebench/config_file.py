@@ -4,14 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import ValidationError
+from yaml import YAMLError
 
 from r2no._types import PathLike
 from r2no.data.realpdebench.systems import choice
-from r2no.errors import ConfigError
+from r2no.errors import ConfigError, FileDamagedError, FileMissingError
 from r2no.experiments.realpdebench.config import BenchmarkConfig
+from r2no.reading import read_text
+from r2no.yaml_text import load_yaml
 
+_LARGEST = 2**16  # bytes of a config file
 Config = TypeVar("Config", bound=BenchmarkConfig)
 
 
@@ -38,10 +41,10 @@ def read_config(
 def read_yaml(path: Path) -> dict[str, Any]:
     """The `name: value` lines of a YAML file."""
     try:
-        content = yaml.safe_load(path.read_text())
-    except FileNotFoundError as error:
+        content = load_yaml(read_text(path, largest=_LARGEST))
+    except FileMissingError as error:
         raise ConfigError(f"There is no config file `{path}`.") from error
-    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
+    except (YAMLError, FileDamagedError) as error:
         raise ConfigError(f"`{path}` is not a YAML file: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"`{path}` must hold `name: value` lines, as `r2no train --help` lists.")
