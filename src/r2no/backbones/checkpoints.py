@@ -22,6 +22,7 @@ from r2no.backbones.formats import (
 from r2no.backbones.identify import identify, likely_network, signature
 from r2no.errors import CheckpointMismatchError, ConfigError, FileDamagedError, NonFiniteError
 from r2no.storage import file_sha256
+from r2no.torch_files import distinct
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def check_finite(weights: Mapping[str, Tensor], path: PathLike) -> None:
     Raises:
         NonFiniteError: naming the tensors.
     """
-    bad = [key for key, value in weights.items() if not torch.isfinite(value).all()]
+    bad = [key for key, value in weights.items() if not torch.isfinite(distinct(value)).all()]
     if bad:
         raise NonFiniteError(
             f"`{path}` holds NaN or infinity in {_listed(bad)}. Its training diverged or the file "

@@ -1,9 +1,8 @@
 """The two file formats of weights: RealPDEBench's dictionaries and r2no's safetensors.
 
-No code in a file is ever run: PyTorch files are read with ``weights_only=True`` and nothing else.
+No code in a file is ever run; see :mod:`r2no.torch_files`.
 """
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +12,10 @@ import torch
 from torch import Tensor
 
 from r2no._types import PathLike
-from r2no.errors import FileDamagedError, FileMissingError
-from r2no.storage import (
-    atomic_path,
-    fingerprint,
-    load_tensors,
-    save_tensors,
-    why_unreadable,
-)
+from r2no.errors import FileDamagedError
+from r2no.reading import regular_file
+from r2no.storage import atomic_path, fingerprint, load_tensors, save_tensors
+from r2no.torch_files import dense, read_torch
 
 Format = Literal["benchmark", "state dict", "dpot pre-training", "safetensors"]
 
@@ -32,6 +27,9 @@ _WRAPPERS = ("module.", "_orig_mod.")
 
 #: Where files keep their weights; without either key a file must be nothing but weights.
 _WEIGHTS: dict[str, Format] = {"model_state_dict": "benchmark", "model": "dpot pre-training"}
+
+#: Objects in public files that are dropped: DPOT's holds its settings.
+_DROPPED = ("argparse.Namespace",)
 
 _KIND = "r2no backbone weights, format 1"
 
@@ -48,28 +46,18 @@ class Checkpoint:
     context: Mapping[str, Any] = field(default_factory=dict)  # network, normalisers; r2no's only
 
 
-class InertSettings:
-    """Stands in for the ``argparse.Namespace`` in DPOT's public file, and drops what it held."""
-
-    def __init__(self, *_: Any) -> None: ...
-
-    def __setstate__(self, _: Any) -> None: ...
-
-
 def read_checkpoint(path: PathLike) -> Checkpoint:
     """Read a file of weights; its first bytes tell the format.
 
     Raises:
         FileDamagedError: if the file is damaged or holds anything but tensors and plain values.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileMissingError(f"There is no checkpoint `{path}`.")
+    path = regular_file(path)
     with path.open("rb") as stream:
         head = stream.read(9)
     if head[8:] == b"{":  # the JSON header of safetensors follows its length of eight bytes
         return _read_safetensors(path)
-    return _sort_out(_read_torch(path), path)
+    return _sort_out(read_torch(path, inert=_DROPPED), path)
 
 
 def write_benchmark(checkpoint: Checkpoint, target: PathLike) -> None:
@@ -93,31 +81,6 @@ def write_safetensors(checkpoint: Checkpoint, target: PathLike) -> None:
     save_tensors(target, weights, metadata)
 
 
-def _read_torch(path: Path) -> Any:
-    try:
-        if zipfile.is_zipfile(path):
-            _check_sums(path)  # PyTorch itself does not compare them
-        with torch.serialization.safe_globals([(InertSettings, "argparse.Namespace")]):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except FileDamagedError:
-        raise
-    except Exception as error:  # a damaged pickle can raise anything, and all of it is reported
-        raise FileDamagedError(
-            f"`{path}` was not loaded: {why_unreadable(path, error)}. Expected a complete "
-            "`torch.save` file of tensors, numbers, lists and dictionaries; fetch it again from a "
-            "source you trust."
-        ) from error
-
-
-def _check_sums(path: Path) -> None:
-    with zipfile.ZipFile(path) as archive:
-        if (record := archive.testzip()) is not None:
-            raise FileDamagedError(
-                f"`{path}` is damaged: the checksum of its record `{record}` is wrong. "
-                "Fetch or copy it again."
-            )
-
-
 def _sort_out(content: Any, path: Path) -> Checkpoint:
     """Split the content of a PyTorch file into weights, history and the rest."""
     entries = content if isinstance(content, dict) else {}
@@ -128,7 +91,7 @@ def _sort_out(content: Any, path: Path) -> Checkpoint:
             f"`{path}` must hold tensors by name, under `model_state_dict` or `model` or alone, "
             f"but holds a `{type(content).__name__}` with entries {sorted(map(str, entries))[:8]}."
         )
-    weights = _unwrapped({name: _dense(name, value, path) for name, value in weights.items()})
+    weights = _unwrapped({name: dense(name, value, path) for name, value in weights.items()})
     if key is None:
         return Checkpoint(path, "state dict", weights)
     history = {name: entries[name] for name in HISTORY if _is_plain(entries.get(name))}
@@ -138,16 +101,6 @@ def _sort_out(content: Any, path: Path) -> Checkpoint:
 
 def _is_state_dict(content: dict[Any, Any]) -> bool:
     return all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items())
-
-
-def _dense(name: str, value: Tensor, path: Path) -> Tensor:
-    """The tensor in plain memory; sparse, quantised and unfilled ones have none."""
-    if value.layout != torch.strided or value.is_quantized or value.is_meta:
-        raise FileDamagedError(
-            f"`{path}` must hold dense tensors of numbers, but `{name}` is sparse, quantised or "
-            "without values. Save the network's `state_dict()` again."
-        )
-    return value.resolve_conj().resolve_neg()
 
 
 def _unwrapped(weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -10,26 +10,15 @@ from torch import Tensor, nn
 
 from r2no import storage
 from r2no._types import PathLike
-from r2no.errors import (
-    CheckpointMismatchError,
-    FileDamagedError,
-    FileMissingError,
-    NonFiniteError,
-)
+from r2no.errors import CheckpointMismatchError, FileDamagedError, NonFiniteError
+from r2no.reading import regular_file
+from r2no.torch_files import dense, distinct, read_torch
 from r2no.training.operator import operator_state
 
 #: Where files keep their weights, if not alone.
 _KEYS = ("model_state_dict", "state_dict", "model")
 #: Entries that are no weights by convention: neuraloperator notes its settings under this name.
 _NOTES = ("_metadata",)
-
-
-class Inert:
-    """Stands in for whatever object a file asks for, and drops what it held."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def __setstate__(self, _: Any) -> None: ...
 
 
 def read_weights(path: PathLike) -> dict[str, Tensor]:
@@ -43,9 +32,7 @@ def read_weights(path: PathLike) -> dict[str, Tensor]:
         FileDamagedError: if the file is damaged or holds no state dict.
         NonFiniteError: if a weight is NaN or infinite.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileMissingError(f"There is no checkpoint `{path}`.")
+    path = regular_file(path)
     with path.open("rb") as stream:
         head = stream.read(9)
     # the JSON header of safetensors follows its length of eight bytes
@@ -97,7 +84,7 @@ def check_finite(network: nn.Module) -> None:
 
 
 def _refuse_non_finite(weights: Mapping[str, Tensor], name: str) -> None:
-    bad = [key for key, value in weights.items() if not torch.isfinite(value).all()]
+    bad = [key for key, value in weights.items() if not torch.isfinite(distinct(value)).all()]
     if bad:
         raise NonFiniteError(
             f"{name} holds NaN or infinity in {_few(bad)}. Its training diverged or the file is "
@@ -111,16 +98,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
             f"`{path}` is neither a safetensors file nor a `torch.save` file of PyTorch 1.6 or "
             "later, or it was cut short. Save the state dict again, or copy the file again."
         )
-    try:
-        asked = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-        stand_ins: list[Any] = [(Inert, name) for name in asked]
-        with torch.serialization.safe_globals(stand_ins):
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged pickle can raise anything, and all of it is reported
-        raise FileDamagedError(
-            f"`{path}` was not loaded: {storage.why_unreadable(path, error)}. Expected a complete "
-            "`torch.save` file of a state dict; save `network.state_dict()` again."
-        ) from error
+    content = read_torch(path, inert=None)
     entries: Any = content if isinstance(content, Mapping) else {}
     entries = next((entries[key] for key in _KEYS if key in entries), entries)
     rest = [
@@ -134,7 +112,11 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
             f"`{type(content).__name__}`{f' with {_few(rest)}' if rest else ''}. Save "
             "`network.state_dict()` instead of the whole object."
         )
-    return {str(key): value for key, value in entries.items() if isinstance(value, Tensor)}
+    return {
+        str(key): dense(str(key), value, path)
+        for key, value in entries.items()
+        if isinstance(value, Tensor)
+    }
 
 
 def _few(keys: list[Any], most: int = 4) -> str:

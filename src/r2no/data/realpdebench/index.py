@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from r2no.data.realpdebench.folder import GROUPS, Folder
 from r2no.data.realpdebench.splits import Pair, Splits, draw_splits
 from r2no.data.realpdebench.systems import System
 from r2no.errors import DataError, FileDamagedError
-from r2no.storage import read_json, why_unreadable
+from r2no.storage import read_json
+from r2no.torch_files import read_torch
 
 _MODE_GROUPS = {
     "in_dist": GROUPS[:1],
@@ -28,15 +27,9 @@ def load_pt(path: Path) -> Any:
     Raises:
         FileDamagedError: if it is truncated or holds more than tensors, numbers and containers.
     """
-    if not path.is_file():
+    if not path.exists():
         raise DataError(f"There is no file `{path}`.")
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged pickle can raise anything, and all of it is reported
-        raise FileDamagedError(
-            f"`{path}` was not loaded: {why_unreadable(path, error)}. It was not executed; fetch "
-            "it again."
-        ) from error
+    return read_torch(path)
 
 
 @dataclass(frozen=True)
