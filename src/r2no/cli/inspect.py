@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from r2no import backbones, storage
 from r2no.cli import options
-from r2no.cli.app import app, console
+from r2no.cli.app import app, console, shown
 from r2no.data import open as open_data
 from r2no.data.files import is_data
+from r2no.data.gap_counts import count_missing
 from r2no.errors import ConfigError, FileDamagedError
 
 
@@ -29,6 +31,7 @@ def inspect(
     units: options.Units = None,
     spacing: options.Spacing = None,
     time_step: options.TimeStep = None,
+    allow_sparse: options.AllowSparse = False,
 ) -> None:
     """Say what a file or an artifact holds, without running anything in it.
 
@@ -47,6 +50,7 @@ def inspect(
             units=units,
             spacing=spacing,
             time_step=time_step,
+            allow_sparse=allow_sparse,
         )
         found = _data(paths, about)
     else:
@@ -56,12 +60,13 @@ def inspect(
         return
     for name, value in found.items():
         text = value if isinstance(value, str) else json.dumps(value)
-        console.print(f"[bold]{name}[/]: ", end="", highlight=False)
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        line = Text.assemble((shown(name), "bold"), ": ", shown(text))
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _data(paths: list[str], about: dict[str, Any]) -> dict[str, Any]:
     data = open_data(paths, **about)
+    missing, counted = count_missing(data)
     return {
         "file": ", ".join(paths),
         "channels": list(data.channels),
@@ -75,7 +80,8 @@ def _data(paths: list[str], about: dict[str, Any]) -> dict[str, Any]:
         "trajectories": len(data),
         "frames": list(data.frames),
         "bytes": data.nbytes,
-        "missing": dict(zip(data.channels, data.missing, strict=True)),
+        "missing": missing if missing is not None else "not counted: one frame is too large",
+        "counted_frames": counted,
     }
 
 

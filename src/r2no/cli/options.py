@@ -35,6 +35,9 @@ Out = Annotated[Path | None, typer.Option(help="Folder for the run.")]
 Seed = Annotated[int | None, typer.Option(help="Seed.")]
 Endpoint = Annotated[str | None, typer.Option(help="Another hub, such as a mirror.")]
 Revision = Annotated[str, typer.Option(help="Branch, tag or commit.")]
+AllowSparse = Annotated[
+    bool, typer.Option(help="Open files that declare far more values than are in them.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before large downloads.")]
 
 Variables = Annotated[
@@ -74,6 +77,7 @@ def opening(
     units: list[str] | None,
     spacing: str | None,
     time_step: float | None,
+    allow_sparse: bool,
 ) -> dict[str, Any]:
     """The options about data as arguments of :func:`r2no.data.open`."""
     return {
@@ -85,6 +89,7 @@ def opening(
         "units": _units(units or []),
         "spacing": _numbers("--spacing", spacing) if spacing else None,
         "time_step": time_step,
+        "allow_sparse": allow_sparse,
     }
 
 

@@ -33,6 +33,7 @@ def predict(
     units: options.Units = None,
     spacing: options.Spacing = None,
     time_step: options.TimeStep = None,
+    allow_sparse: options.AllowSparse = False,
     source: Annotated[
         Path | None, typer.Option(help="Checkpoint of the source, if not in the artifact.")
     ] = None,
@@ -65,12 +66,13 @@ def predict(
         units=units,
         spacing=spacing,
         time_step=time_step,
+        allow_sparse=allow_sparse,
     )
     measured = open_data(data, **about)
     operator = None if source is None else load_operator(source)[0]
     model = load(artifact, operator, trust_source=trust_source)
     measured = measured.completed(model.fields)
-    console.print(measured.describe(), highlight=False, markup=False, soft_wrap=True)
+    console.print(measured.describe(), highlight=False, soft_wrap=True)
     path = write_predictions(
         model,
         measured,

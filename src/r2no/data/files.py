@@ -1,7 +1,6 @@
 """Files and arrays as xarray data sets, one per recording, read on demand."""
 
 import glob
-import zipfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ import xarray as xr
 from torch import Tensor
 from xarray.core import indexing
 
+from r2no.data.declared import check_file, unreadable
 from r2no.data.frames import join_frames, natural
 from r2no.data.lazy import SlicedArray, lazily
 from r2no.data.mapped import read_npz
@@ -41,6 +41,8 @@ def read_all(
     axes: Sequence[str] | None,
     labels: Sequence[str] | None = None,
     time: str | None = None,
+    *,
+    allow_sparse: bool = False,
 ) -> list[tuple[str, xr.Dataset]]:
     """(name, data set) of every recording in ``source``; values are not read.
 
@@ -49,12 +51,13 @@ def read_all(
         axes: Names of the axes of arrays that have none.
         labels: Names for the channel axis of such an array, or of the variables that are wanted.
         time: The dimension of time, if the user named it.
+        allow_sparse: Whether files may declare values that are not in them.
     """
     if isinstance(source, (str, Path)):
         source = [source]
     if isinstance(source, (list, tuple)) and all(isinstance(one, (str, Path)) for one in source):
         paths = [path for one in source for path in find_files(str(one))]
-        found = [(str(path), read_file(path, axes, labels)) for path in paths]
+        found = [(str(p), read_file(p, axes, labels, allow_sparse=allow_sparse)) for p in paths]
         return _numbered(join_frames(found, time))
     if isinstance(source, xr.Dataset):
         data = flatten_meshgrids(source)
@@ -70,7 +73,13 @@ def read_all(
     if hasattr(source, "shape") and hasattr(source, "dtype"):
         return [("array", _from_array(source, axes, labels))]
     if isinstance(source, Sequence):
-        return _numbered([one for item in source for one in read_all(item, axes, labels, time)])
+        return _numbered(
+            [
+                one
+                for item in source
+                for one in read_all(item, axes, labels, time, allow_sparse=allow_sparse)
+            ]
+        )
     raise ConfigError(
         "`source` must be a path, a pattern, an xarray object, an array, a mapping of arrays or a "
         f"list of these, but got {type(source).__name__}."
@@ -129,9 +138,16 @@ def _files_of(path: Path) -> list[Path]:
     return files
 
 
-def read_file(path: Path, axes: Sequence[str] | None, labels: Sequence[str] | None) -> xr.Dataset:
+def read_file(
+    path: Path,
+    axes: Sequence[str] | None,
+    labels: Sequence[str] | None,
+    *,
+    allow_sparse: bool = False,
+) -> xr.Dataset:
     """One data file as a data set; arguments as those of :func:`read_all`."""
     kind = _kind(path)
+    check_file(path, kind, allow_sparse=allow_sparse)
     try:
         if kind == "netcdf":
             return flatten_meshgrids(_open_xarray(path, "netcdf4", "netcdf"))
@@ -145,15 +161,12 @@ def read_file(path: Path, axes: Sequence[str] | None, labels: Sequence[str] | No
             arrays, unsure = read_mat(path)
             return from_named(arrays, axes, f"`{path}`", wanted=labels, unsure=unsure)
         if kind == "npy":
-            return _from_array(np.load(path, mmap_mode="r"), axes, labels)
+            return _from_array(np.lib.format.open_memmap(path, mode="r"), axes, labels)
         return from_named(read_npz(path), axes, f"`{path}`", wanted=labels)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, R2NOError):
-            raise
-        raise DataError(
-            f"Could not read `{path}` as {kind}: {error}. It is damaged, still being written, or "
-            "of another format than its name says."
-        ) from error
+    except R2NOError:
+        raise
+    except Exception as error:  # readers raise anything for what is no such file
+        raise unreadable(path, kind, error) from error
 
 
 def is_data(source: str) -> bool:
@@ -200,6 +213,7 @@ def _from_hdf5(path: Path, axes: Sequence[str] | None, wanted: Sequence[str] | N
     arrays: dict[str, Any] = {}
     attributes: dict[str, dict[str, Any]] = {}
     labels: dict[str, tuple[str, ...]] = {}
+    encodings: dict[str, dict[str, Any]] = {}
 
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and _is_bare(item):
@@ -209,6 +223,7 @@ def _from_hdf5(path: Path, axes: Sequence[str] | None, wanted: Sequence[str] | N
             arrays[name] = indexing.LazilyIndexedArray(read) if item.ndim > 1 else item[()]
             attributes[name] = _hdf5_attributes(item)
             labels[name] = tuple(_hdf5_label(item, axis) for axis in range(item.ndim))
+            encodings[name] = {"source": str(path), "chunksizes": item.chunks}
         elif isinstance(item, h5py.Dataset) and (text := _hdf5_text(item)) is not None:
             arrays[name] = np.array(text)
 
@@ -217,7 +232,9 @@ def _from_hdf5(path: Path, axes: Sequence[str] | None, wanted: Sequence[str] | N
         whole = _hdf5_attributes(file)
     scaled = [name for name, found in labels.items() if all(found)]
     if axes is None and any(arrays[name].ndim > 1 for name in scaled):
-        variables = {name: (labels[name], arrays[name], attributes[name]) for name in scaled}
+        variables = {
+            name: (labels[name], arrays[name], attributes[name], encodings[name]) for name in scaled
+        }
         return flatten_meshgrids(xr.decode_cf(xr.Dataset(variables, attrs=whole)))
     data = from_named(arrays, axes, f"`{path}`", wanted=wanted)
     left_out = data.encoding
@@ -226,6 +243,7 @@ def _from_hdf5(path: Path, axes: Sequence[str] | None, wanted: Sequence[str] | N
         kept = next((one for one in (name, short) if one in data.variables), None)
         if kept is not None:
             data.variables[kept].attrs.update(found)
+            data.variables[kept].encoding.update(encodings[name])
     data = xr.decode_cf(data.assign_attrs({**data.attrs, **whole}))
     data.encoding.update(left_out)
     return data

@@ -9,7 +9,7 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from r2no.errors import ShapeError
+from r2no.errors import DataError, R2NOError, ShapeError
 
 _PIECE_BYTES = 2**25  # read together when a whole trajectory is looked at
 
@@ -31,10 +31,24 @@ class Part:
         """Frames in the order of ``dims``, then channel."""
         found = self.variable.isel({dims[0]: frames})
         if self.channel is None:
-            return found.transpose(*dims).to_numpy()[..., None]
-        values = found.transpose(*dims, self.channel).to_numpy()
+            return _read(found.transpose(*dims))[..., None]
+        values = _read(found.transpose(*dims, self.channel))
         everything = self.picked == tuple(range(values.shape[-1]))
         return values if everything else values[..., list(self.picked)]
+
+
+def _read(variable: xr.Variable) -> np.ndarray:
+    try:
+        return variable.to_numpy()
+    except R2NOError:
+        raise
+    except Exception as error:  # readers raise anything for damaged chunks
+        file = variable.encoding.get("source", "the data")
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"Could not read frames of `{file}`: {reason}. It is damaged, was changed or moved; "
+            "restore it from a copy."
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)

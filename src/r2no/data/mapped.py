@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from r2no.data.declared import read_header
 from r2no.errors import DataError
 
 
@@ -52,15 +53,9 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 def _map_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray | None:
     """An array in its place in the archive; None if it is of a kind that cannot be mapped."""
     with archive.open(member) as stream:
-        version = np.lib.format.read_magic(stream)
-        if version not in ((1, 0), (2, 0)):
-            return None
-        read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
-            version, np.lib.format.read_array_header_2_0
-        )
-        shape, by_column, dtype = read(stream)
+        shape, by_column, dtype = read_header(stream)
         header = stream.tell()
-    if dtype.hasobject or 0 in shape or not shape:
+    if 0 in shape or not shape:
         return None
     with path.open("rb") as file:
         file.seek(member.header_offset + 26)  # lengths of name and extra field, then the content

@@ -8,6 +8,7 @@ import numpy as np
 
 from r2no._types import Number
 from r2no.data.coordinates import Axis
+from r2no.data.declared import reading
 from r2no.data.files import Source, read_all
 from r2no.data.flags import Mask, read_mask, valid_flags
 from r2no.data.measurements import CHEAP, Measurements
@@ -36,6 +37,7 @@ def open(
     units: Units | None = None,
     spacing: Sequence[Number] | Number | None = None,
     time_step: Number | None = None,
+    allow_sparse: bool = False,
 ) -> Measurements:
     """Open measured fields; nothing but names and coordinates is read.
 
@@ -56,6 +58,8 @@ def open(
         units: Where the data have none: one for all channels, one for each, or by name.
         spacing: Of the grid, where the data have no coordinates.
         time_step: Likewise.
+        allow_sparse: Open files that declare far more values than are in them, such as stores
+            with missing chunks; refused otherwise, since a hostile file does the same.
 
     Example:
         >>> wave = np.sin(np.arange(20.0)[:, None, None] + np.arange(6.0)).repeat(4, 1)
@@ -70,10 +74,13 @@ def open(
     for name, given in (("variables", variables), ("axes", axes), ("conditioning", conditioning)):
         _check_names(name, given)
     found = []
-    for name, data in read_all(source, axes, variables, dims.get("time")):
-        found += read_recordings(
-            name, data, variables=variables, dims=dims, mask=flags, conditioning=conditioning
-        )
+    for name, data in read_all(
+        source, axes, variables, dims.get("time"), allow_sparse=allow_sparse
+    ):
+        with reading(name):
+            found += read_recordings(
+                name, data, variables=variables, dims=dims, mask=flags, conditioning=conditioning
+            )
     if not found:
         raise EmptySplitError("`source` is empty. Give at least one file, array or data set.")
     found = [_with_units(_with_steps(recording, spacing, time_step), units) for recording in found]

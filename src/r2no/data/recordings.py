@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import xarray as xr
@@ -22,6 +23,9 @@ from r2no.data.names import (
 )
 from r2no.data.unnamed import LEFT_OUT
 from r2no.errors import DataError, GridMismatchError, UnknownNameError
+
+_FEW = 2000  # trajectories of any size
+_SLIGHT = 1024  # bytes that each holds at least where there are more
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +76,11 @@ class Recording:
         made = {axis.name: axis.variable for axis in space if axis.variable is not None}
         return replace(self, time=time, space=space, coordinates={**self.coordinates, **made})
 
+    def part(self, frames: slice) -> "Recording":
+        """The same with fewer frames, to look at; its time axis stays that of the whole."""
+        valid = self.valid and self.valid.part(frames)
+        return replace(self, values=self.values.part(frames), valid=valid)
+
     def identity(self, file_hash: str | None) -> list[Any]:
         """What tells its content from another's, wherever it lies and whenever it was copied.
 
@@ -115,6 +124,7 @@ def read_recordings(
     if "trajectory" not in roles:
         return [read(name, data, chosen)]
     along = roles["trajectory"]
+    _check_number(data, along, name)
     labels = data[along].values.tolist()  # numbers from zero without a coordinate
     inner = {
         n: {r: d for r, d in found.items() if r != "trajectory"} for n, found in chosen.items()
@@ -123,6 +133,17 @@ def read_recordings(
         replace(read(f"{name}[{along}={label}]", data.isel({along: number}), inner), roles=roles)
         for number, label in enumerate(labels)
     ]
+
+
+def _check_number(data: xr.Dataset, along: str, name: str) -> None:
+    """Refuse a file of very many, very small trajectories: each costs its share of a second."""
+    number = data.sizes[along]
+    if number > max(_FEW, data.nbytes // _SLIGHT) and Path(name).exists():
+        raise DataError(
+            f"`{name}` has {number} trajectories along {along!r}, of {data.nbytes // number} bytes "
+            f"each. If {along!r} is something else, say so with `dims`; if not, open the file with "
+            "xarray and pass the data set."
+        )
 
 
 def _choose(

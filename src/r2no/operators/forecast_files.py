@@ -9,6 +9,7 @@ import xarray
 
 from r2no._types import PathLike
 from r2no.data.coordinates import read_axis
+from r2no.data.declared import check_file
 from r2no.data.files import find_files, read_file
 from r2no.data.forecast_layout import RECORDING
 from r2no.data.names import SPACE, dim_role, nearest
@@ -46,6 +47,7 @@ def open_forecasts(
     dims: Mapping[str, str],
     like: Mapping[str, str],
     axes: Sequence[str] | None,
+    allow_sparse: bool = False,
 ) -> Opened:
     """Arrays by trajectory, and their starts if the files have them; files follow each other.
 
@@ -56,6 +58,7 @@ def open_forecasts(
         dims: What dimensions are, where the guess is wrong.
         like: The same of the data, for dimensions that the forecasts share with them.
         axes: Names of the axes of arrays that come without.
+        allow_sparse: Whether files may declare values that are not in them.
     """
     sources = [source] if isinstance(source, (str, Path)) else list(source)
     if not sources:
@@ -64,7 +67,7 @@ def open_forecasts(
     values: list[Any] = []
     starts: list[list[int]] = []
     for path in paths:
-        found, own = _open_file(path, names, fields, dims, like, axes)
+        found, own = _open_file(path, names, fields, dims, like, axes, allow_sparse)
         values += found
         starts += [] if own is None else own
     if starts and len(starts) != len(values):
@@ -82,14 +85,17 @@ def _open_file(
     dims: Mapping[str, str],
     like: Mapping[str, str],
     axes: Sequence[str] | None,
+    allow_sparse: bool,
 ) -> Opened:
     if path.suffix == ".npy" and axes is None:
-        return [np.load(path, mmap_mode="r", allow_pickle=False)], None
+        check_file(path, "npy", allow_sparse=allow_sparse)
+        return [np.lib.format.open_memmap(path, mode="r")], None
     if path.suffix == ".npz" and axes is None:
+        check_file(path, "npz", allow_sparse=allow_sparse)
         with np.load(path, allow_pickle=False) as archive:
             if not set(names) & set(archive.files):
                 return [archive[name] for name in archive.files], None
-    data = read_file(path, axes, names)
+    data = read_file(path, axes, names, allow_sparse=allow_sparse)
     arrays = _variables(data, names, path)
     roles = _roles(data, arrays[0], dims, like, path)
     for name, array in zip(names, arrays, strict=True):

@@ -65,6 +65,7 @@ class Forecasts:
         dims: Mapping[str, str] | None = None,
         axes: Sequence[str] | None = None,
         like: Mapping[str, str] | None = None,
+        allow_sparse: bool = False,
     ) -> "Forecasts":
         """Read forecasts from whatever :func:`r2no.data.open` reads, lazily where possible.
 
@@ -83,10 +84,17 @@ class Forecasts:
                 "lead", "depth", "height", "width" to their names.
             axes: Names of the axes of arrays that come without.
             like: ``dims`` of the data, used for names that the forecasts have too.
+            allow_sparse: As in :func:`r2no.data.open`.
         """
         names = tuple(variables or windows.fields.channels)
         values, starts = open_forecasts(
-            path, names, windows.fields, dims=dims or {}, like=like or {}, axes=axes
+            path,
+            names,
+            windows.fields,
+            dims=dims or {},
+            like=like or {},
+            axes=axes,
+            allow_sparse=allow_sparse,
         )
         return cls(windows, values, starts=starts)
 

@@ -9,10 +9,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from r2no.data.hdf5_checks import check_hdf5
 from r2no.data.realpdebench.folder import Folder
 from r2no.data.realpdebench.systems import Column, System
 from r2no.data.realpdebench.trajectories import Shape, Stamp, Trajectories
-from r2no.errors import DataError, FileDamagedError
+from r2no.errors import DataError, FileDamagedError, R2NOError
 
 
 class _Place(NamedTuple):
@@ -126,8 +127,11 @@ def _places(folder: Folder, system: System, kind: str) -> dict[str, _Place]:
 
 def _open(path: Path) -> h5py.File:
     try:
+        check_hdf5(path, soft_links=False)
         return h5py.File(path, "r")
-    except OSError as error:
+    except R2NOError:
+        raise
+    except Exception as error:  # h5py raises anything for damaged headers
         raise FileDamagedError(
             f"`{path}` is truncated or not an HDF5 file ({error}). Fetch it again."
         ) from error

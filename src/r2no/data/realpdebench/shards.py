@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from r2no.data.realpdebench.systems import Column, System
 from r2no.data.realpdebench.trajectories import Shape, Stamp
-from r2no.errors import DataError, FileDamagedError
+from r2no.errors import DataError, FileDamagedError, R2NOError
 
 _END_MARK = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -43,7 +43,9 @@ def read_rows(path: Path, system: System) -> list[Row]:
             source.seek(0)
             batches = pa.ipc.open_stream(source)
             return [row for batch in batches for row in _batch_rows(batch, base, stamp, system)]
-    except (pa.ArrowInvalid, OSError, EOFError) as error:
+    except R2NOError:
+        raise
+    except Exception as error:  # pyarrow raises anything for damaged metadata
         raise FileDamagedError(
             f"`{path}` is truncated or not an Arrow stream ({error}). Fetch this shard again."
         ) from error
@@ -61,12 +63,17 @@ def _check_end(path: Path, size: int) -> None:
 
 
 def _batch_rows(batch: pa.RecordBatch, base: int, stamp: Stamp, system: System) -> Iterator[Row]:
+    batch.validate(full=True)  # lengths and offsets against the buffers that are there
     names = _values(batch, "sim_id", stamp.path)
     shapes = list(
         zip(*(_values(batch, f"shape_{axis}", stamp.path) for axis in "thw"), strict=True)
     )
     cells = {column: _cells(batch, column.name, base, stamp) for column in system.columns}
     for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
+        if min(shape) < 1:
+            raise DataError(
+                f"`{name}` in `{stamp.path}` has shape {shape}. Fetch this shard again."
+            )
         offsets = {}
         for column, places in cells.items():
             place = places[number]
