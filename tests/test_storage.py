@@ -1,3 +1,6 @@
+import threading
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -156,3 +159,52 @@ def test_json_holds_no_infinity(tmp_path):
     assert "NaN" not in text
     assert "Infinity" not in text
     assert storage.read_json(tmp_path / "a.json") == {"a": ["nan", [1.0, "-inf"]]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', '{"a": 1, "a": 2}', "[" * 10**5, "\xff"],
+    ids=["NaN", "infinity", "overflow", "a key twice", "deep", "not UTF-8"],
+)
+def test_json_that_is_no_json_is_refused_by_name(tmp_path, text):
+    (tmp_path / "m.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(FileDamagedError, match=r"m\.json"):
+        storage.read_json(tmp_path / "m.json")
+
+
+def test_working_folder_is_not_replaced(tmp_path, monkeypatch):
+    (tmp_path / "here" / "below").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here" / "below")
+    for path in (".", "..", tmp_path / "here"):
+        with pytest.raises(StorageError, match="working folder"):
+            folder_with(path, a="1")
+    assert content(folder_with(Path("inside"), a="1")) == {"a": "1"}
+
+
+def test_leftovers_are_removed_but_not_those_of_a_running_writer(tmp_path):
+    for name in (".dead.tmp", ".dead.lock", ".live.tmp", ".other"):
+        (tmp_path / name).write_text("x")
+
+    def sweep():
+        storage.remove_temporaries(tmp_path)
+
+    with storage.sole_writer(tmp_path / "live"):
+        thread = threading.Thread(target=sweep)
+        thread.start()
+        thread.join(60)
+        names = sorted(path.name for path in tmp_path.iterdir())
+        assert names == [".live.lock", ".live.tmp", ".other"]
+    sweep()
+    assert [path.name for path in tmp_path.iterdir()] == [".other"]
+
+
+def test_file_that_cannot_fit_is_refused_before_the_work(tmp_path):
+    with pytest.raises(StorageError, match=r"needs 1e\+09 GB more"):
+        storage.check_space(tmp_path / "big", 10**18)
+
+
+def test_tensor_files_are_the_same_bytes_each_time(tmp_path):
+    tensors, notes = {"a": torch.arange(3.0), "b": torch.zeros(2)}, {"update": 1, "key": "x"}
+    for number in range(8):
+        storage.save_tensors(tmp_path / str(number), tensors, notes)
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1

@@ -1,11 +1,12 @@
 """One writer per output: a lock beside it that the kernel holds and that dies with its holder.
 
 The lock of ``folder/name`` is the file ``folder/.name.lock``. It says who works there, and it is
-removed when the work is done; after a kill an empty shell of it may stay, which locks nothing.
+removed when the work is done; after a kill an empty shell of it may stay, which locks nothing and
+which the next writer of the same output removes. On network file systems it holds between machines
+as far as their ``flock`` does (NFS on Linux: yes).
 """
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -22,7 +23,28 @@ from r2no.errors import BusyError, StorageError
 
 _LOG = logging.getLogger("r2no")
 _POLL = 0.2  # seconds between two looks at a lock that another process holds
-_held = threading.local()
+
+
+class _Held(threading.local):
+    """Locks of this thread; the same thread may enter again."""
+
+    def __init__(self) -> None:
+        self.locks: set[Path] = set()
+
+
+_held = _Held()
+_descriptors: set[int] = set()  # open ones of all threads
+
+
+def _forget() -> None:
+    """In a forked child: its parent's locks are not its own, nor does it keep them alive."""
+    _held.locks.clear()
+    while _descriptors:
+        os.close(_descriptors.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 @contextlib.contextmanager
@@ -34,21 +56,27 @@ def sole_writer(path: PathLike, *, wait: bool = True) -> Iterator[None]:
 
     Raises:
         BusyError: if another process or thread writes there and ``wait`` is False.
-        StorageError: if the folder is not writable.
+        StorageError: if the folder is not writable, or the system knows no such locks.
     """
     place = Path(os.path.abspath(path))
+    place = Path(os.path.realpath(place.parent), place.name)
     lock = place.with_name(f".{place.name}.lock")
-    mine: set[Path] = _held.__dict__.setdefault("locks", set())
-    if lock in mine:
+    if lock in _held.locks:
         yield
         return
+    made = [folder for folder in lock.parents if not folder.exists()]
     descriptor = _acquire(place, lock, wait)
-    mine.add(lock)
+    _held.locks.add(lock)
+    _descriptors.add(descriptor)
+    holder = os.getpid()
     try:
         yield
     finally:
-        mine.discard(lock)
-        _release(lock, descriptor)
+        if os.getpid() == holder:  # not in a child that was forked meanwhile
+            _held.locks.discard(lock)
+            _descriptors.discard(descriptor)
+            _release(lock, descriptor)
+            _remove_empty(made)
 
 
 def _acquire(place: Path, lock: Path, wait: bool) -> int:
@@ -56,30 +84,26 @@ def _acquire(place: Path, lock: Path, wait: bool) -> int:
     while True:
         descriptor = _open(place, lock)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            if _try_lock(place, descriptor):
+                if _is_current(lock, descriptor):  # else its last holder removed it meanwhile
+                    _sign(descriptor)
+                    return descriptor
+                os.close(descriptor)
+                continue
             holder = _holder(descriptor)
+        except BaseException:
             os.close(descriptor)
-            if not wait:
-                raise BusyError(
-                    f"`{place}` is being written by {holder}. Wait until that has finished, or "
-                    "choose another place."
-                ) from None
-            if not said:
-                _LOG.warning("Waiting: `%s` is being written by %s.", place, holder)
-                said = True
-            time.sleep(_POLL)
-            continue
-        except OSError as error:
-            os.close(descriptor)
-            raise StorageError(
-                f"Could not lock `{place}`: {error}. Choose a folder on a file system that knows "
-                "locks, such as a local disk."
-            ) from error
-        if _is_current(lock, descriptor):
-            _sign(descriptor)
-            return descriptor
-        os.close(descriptor)  # its last holder removed it between our opening and locking it
+            raise
+        os.close(descriptor)
+        if not wait:
+            raise BusyError(
+                f"`{place}` is being written by {holder}. Wait until that has finished, or choose "
+                "another place."
+            )
+        if not said:
+            _LOG.warning("Waiting: `%s` is being written by %s.", place, holder)
+            said = True
+        time.sleep(_POLL)
 
 
 def _open(place: Path, lock: Path) -> int:
@@ -93,19 +117,44 @@ def _open(place: Path, lock: Path) -> int:
         ) from error
 
 
+def _try_lock(place: Path, descriptor: int) -> bool:
+    """Whether the kernel gave us the lock; not if somebody else has it."""
+    try:
+        import fcntl  # not on Windows, where the rest of r2no can still be imported
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError) as error:
+        raise StorageError(
+            f"Could not lock `{place}`: {error}. Write on Linux or macOS, to a file system that "
+            "knows locks, such as a local disk."
+        ) from error
+    return True
+
+
 def _release(lock: Path, descriptor: int) -> None:
     """Remove the file while it is still locked, so that nobody else has taken it meanwhile."""
     try:
         if _is_current(lock, descriptor):
             lock.unlink(missing_ok=True)
+    except OSError:  # such as a disk that became read-only: an empty shell locks nothing
+        _LOG.warning("Could not remove `%s`; it locks nothing any more.", lock)
     finally:
         os.close(descriptor)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders that were made for a lock and into which nothing was written."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def _is_current(lock: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(lock))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

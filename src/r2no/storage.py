@@ -24,8 +24,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as _serialise
 from torch import Tensor
 
+from r2no import checks
 from r2no._types import PathLike
-from r2no.errors import FileDamagedError, R2NOError, StorageError
+from r2no.errors import BusyError, FileDamagedError, R2NOError, StorageError
 from r2no.locks import sole_writer
 from r2no.reading import parse_json, regular_file
 from r2no.reading import read_json as read_json
@@ -79,31 +80,66 @@ def atomic_folder(path: PathLike, *, dropped: Collection[str] = ()) -> Iterator[
         StorageError: if the place is not writable or the disk is full; the folder is untouched.
     """
     path = Path(path).resolve()
-    sibling = _temporary(path)
+    _check_replaceable(path)
+    with scratch_folder(path) as sibling:
+        if path.exists():
+            _link_content(path, sibling, dropped)
+        yield sibling
+        _sync_folder(sibling)
+        take_place(sibling, path)
+        _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def scratch_folder(path: PathLike) -> Iterator[Path]:
+    """Yield an empty folder beside ``path`` as its only writer; it is removed at the end.
+
+    Raises:
+        StorageError: if the place is not writable or the disk is full.
+    """
+    path = Path(path)
+    scratch = _temporary(path)
     with sole_writer(path):
         try:
-            _restore(path)
-            remove(sibling)
-            sibling.mkdir(parents=True)
-            if path.exists():
-                _link_content(path, sibling, dropped)
-            yield sibling
-            _sync_folder(sibling)
-            take_place(sibling, path)
-            _sync_folder(path.parent)
+            settle(path)
+            remove(scratch)
+            scratch.mkdir(parents=True)
+            yield scratch
         except OSError as error:
             if isinstance(error, R2NOError):
                 raise
             raise _not_written(path, error) from error
         finally:
-            remove(sibling)
+            remove(scratch)
 
 
-def remove_temporaries(folder: PathLike) -> None:
-    """Remove what killed writers left in a folder; call it as the folder's :func:`sole_writer`."""
-    for pattern in (".*.tmp", ".*.lock"):
-        for leftover in Path(folder).glob(pattern):
-            remove(leftover)
+def remove_temporaries(folder: PathLike, names: str = "*") -> None:
+    """Remove what killed writers of the files ``names``, a pattern, left in a folder.
+
+    What another process is writing at this moment stays.
+    """
+    for ending in (".tmp", ".lock"):
+        for leftover in sorted(Path(folder).glob(f".{names}{ending}")):
+            output = leftover.with_name(leftover.name[1 : -len(ending)])
+            with contextlib.suppress(BusyError), sole_writer(output, wait=False):
+                remove(_temporary(output))
+
+
+def _check_replaceable(path: Path) -> None:
+    """Refuse folders that no sibling can replace, or whose users would stand in a removed one."""
+    working: Path | None = None
+    with contextlib.suppress(FileNotFoundError):  # it may have been removed
+        working = Path.cwd()
+    if working is not None and working.is_relative_to(path):
+        reason = "the working folder, or holds it"
+    elif os.path.ismount(path):
+        reason = "where a file system is mounted"
+    else:
+        return
+    raise StorageError(
+        f"Could not write `{path}`: it is {reason}, so that it cannot be replaced as a whole. "
+        "Choose a folder inside it."
+    )
 
 
 def _temporary(path: Path) -> Path:
@@ -150,7 +186,7 @@ def take_place(new: Path, old: Path) -> None:
 
     Folders are swapped in one step where the system can do that, and the old one then removed.
     """
-    if not old.is_dir():
+    if old.is_symlink() or not old.is_dir():
         os.replace(new, old)
     elif _exchange(new, old):
         remove(new)
@@ -164,7 +200,7 @@ def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.old")
 
 
-def _restore(path: Path) -> None:
+def settle(path: Path) -> None:
     """Undo a swap in two steps that was killed between them, or finish one killed after them."""
     if _aside(path).exists():
         if path.exists():
@@ -194,6 +230,26 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(path: PathLike) -> None:
+    """Make a folder and those above it, if they are not there."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_written(Path(path), error) from error
+
+
+def check_space(path: Path, size: int) -> None:
+    """Refuse at once a file of ``size`` bytes that will not fit, instead of after hours."""
+    make_folder(path.parent)
+    there = path.stat().st_size if path.exists() else 0
+    free = shutil.disk_usage(path.parent).free
+    if size - there > free:
+        raise StorageError(
+            f"`{path}` needs {(size - there) / 1e9:.3g} GB more, but only {free / 1e9:.3g} GB are "
+            "free there. Free some space or choose another folder."
+        )
 
 
 def write_bytes(path: PathLike, content: bytes) -> None:
@@ -244,14 +300,16 @@ def load_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         FileDamagedError: if the file is truncated or not a safetensors file.
     """
-    regular_file(path)
+    regular_file(checks.path("path", path))
     try:
         with safe_open(str(path), framework="pt") as archive:
             header = archive.metadata() or {}
             text = header.get(_SEALED_KEY) or header.get(_METADATA_KEY, "{}")
             notes = parse_json(text, f"The metadata of `{path}`")
             tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
-    except (SafetensorError, UnicodeDecodeError, ValueError) as error:
+        if not isinstance(notes, dict):
+            raise ValueError("its metadata are no object")
+    except (SafetensorError, ValueError, MemoryError) as error:
         raise FileDamagedError(
             f"`{path}` is damaged or not a safetensors file ({error}). "
             "Restore it from a copy, or delete it to have it made again."

@@ -74,7 +74,7 @@ def test_the_batch_axis_may_be_left_out_and_windows_come_as_a_list(model, histor
     np.testing.assert_array_equal(model.predict(history), whole[0])
     found = model.predict([history, tensor(history), history[None]])
     assert [type(one) for one in found] == [np.ndarray, torch.Tensor, np.ndarray]
-    np.testing.assert_allclose(found[1], whole[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[1], whole[0], rtol=1e-4, atol=1e-5)
     assert found[2].shape == whole.shape
 
 
@@ -164,7 +164,7 @@ def test_a_data_set_keeps_its_coordinates_and_time_goes_on(model, history, dates
         xr.testing.assert_identical(found[name], given[name])
     np.testing.assert_array_equal(found["time"], whole["time"][HISTORY : HISTORY + HORIZON])
     np.testing.assert_allclose(found["lead"], [0.25, 0.5, 0.75, 1.0])
-    np.testing.assert_allclose(found["u"], model.predict(history)[..., 0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["u"], model.predict(history)[..., 0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_data_array_keeps_its_order_and_labels(model, history):
@@ -176,7 +176,7 @@ def test_a_data_array_keeps_its_order_and_labels(model, history):
     assert found.name == "flow"
     assert found["channel"].values.tolist() == ["p", "u"]
     expected = model.predict(history)[..., 0].transpose(2, 0, 1)
-    np.testing.assert_allclose(found.sel(channel="u"), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.sel(channel="u"), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_several_windows_of_a_data_set_have_a_dimension_of_their_own(model):
@@ -185,7 +185,7 @@ def test_several_windows_of_a_data_set_have_a_dimension_of_their_own(model):
     assert found["u"].dims == ("window", "time", "lat", "lon")
     for number, part in enumerate(parts):
         np.testing.assert_allclose(
-            found["u"][number], model.predict(part)["u"], rtol=1e-5, atol=1e-6
+            found["u"][number], model.predict(part)["u"], rtol=1e-4, atol=1e-5
         )
 
 
@@ -221,7 +221,7 @@ def test_gaps_of_a_data_set_are_filled(model, history):
     keep = given["u"] > 0
     expected = model.predict(history, mask=keep.values)[..., 0]
     found = model.predict(given.where(keep))
-    np.testing.assert_allclose(found["u"], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["u"], expected, rtol=1e-4, atol=1e-5)
     xr.testing.assert_identical(model.predict(given, mask=keep), found)
 
 

@@ -13,11 +13,13 @@ from validation.attacks import hostile_makers as make
 import r2no
 from r2no.data import declared
 from r2no.data.gap_counts import count_missing
+from r2no.data.window import Fields
 from r2no.errors import DataError, FileDamagedError, R2NOError
 from r2no.operators.forecast_files import open_forecasts
 
 FIELD = ("time", "y", "x")
 SPARSE = "allow_sparse"
+FIELDS = Fields((3, 3), 2, 2, ("u",), (0,))
 FILES = {
     "hdf5 field": (make.hdf5("x.h5", make.giant_field), SPARSE),
     "hdf5 coordinate": (make.hdf5("x.h5", make.giant_coordinate), SPARSE),
@@ -71,7 +73,7 @@ def test_hostile_data_are_refused(
     with pytest.raises((DataError, FileDamagedError), match=reason):
         r2no.data.open(path)
     with pytest.raises((DataError, FileDamagedError), match=reason):
-        open_forecasts(path, ("u",), 2)
+        open_forecasts(path, ("u",), FIELDS, dims={}, like={}, axes=None)
     assert not (tmp_path / "canary").exists()
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from r2no.adaptation import load, read_stored
 from r2no.cli.main import app
-from r2no.errors import ConfigError, FileDamagedError
+from r2no.errors import ConfigError, FileDamagedError, FileMissingError
 from r2no.report import (
     Evaluation,
     ReportData,
@@ -224,7 +224,7 @@ def test_command_writes_the_page(artifact, tmp_path):
     assert str(out) in run.output.replace("\n", "")
     assert 'data-readout="r2no_m2"' in out.read_text()
     missing = CliRunner().invoke(app, ["report", str(tmp_path / "none")])
-    assert isinstance(missing.exception, FileDamagedError)
+    assert isinstance(missing.exception, FileMissingError)
 
 
 # -- audit and charts ----------------------------------------------------------------------------

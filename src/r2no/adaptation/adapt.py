@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from r2no import checks
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.fitting import check_adaptable, fit_ensemble
@@ -79,7 +80,16 @@ def adapt(
         GridMismatchError: if the splits differ, or their grid has not two axes.
         ShapeError: if the source's answer has another shape, or is no tensor.
     """
+    if not callable(source):
+        raise ConfigError(
+            f"`source` must be a network or a function, but is a `{type(source).__name__}`. Open "
+            "a checkpoint with `r2no.operators` first."
+        )
     fields = _common_fields(train, fit)
+    if settings is not None:
+        checks.instance("settings", settings, AdaptSettings)
+    if normalisers is not None:
+        normalisers = _pair(normalisers)
     settings = _with_arguments(settings or AdaptSettings(), fields, members, cells, target, budget)
     check_adaptable(fit, settings)
     _check_apart(train, fit, shared_data)
@@ -152,10 +162,9 @@ def _with_arguments(
     elif cells is not None:
         ensemble["cells"] = cells
     given = {"members": members, "budget": budget}
-    for name, value in given.items():
-        if value is not None and value < 1:
-            raise ConfigError(f"`{name}` must be at least 1, but got {value}.")
-    update: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    update: dict[str, Any] = {
+        name: checks.whole(name, value) for name, value in given.items() if value is not None
+    }
     return changed(settings, ensemble=changed(settings.ensemble, **ensemble), **update)
 
 
@@ -166,12 +175,21 @@ def _check_apart(train: Windows, fit: Windows, consent: bool) -> None:
     recordings = [getattr(windows, "recordings", ()) for windows in (train, fit)]
     common = {id(one) for one in recordings[0]} & {id(one) for one in recordings[1]}
     if common or train.fingerprint == fit.fingerprint:
+        shared = f"{len(common)} are in both" if common else "they are the same windows"
         raise ConfigError(
-            "`fit` must hold other recordings than `train`, but "
-            + (f"{len(common)} are in both. " if common else "they are the same windows. ")
-            + "What is fitted on windows the repair modules were trained on does not hold on new "
-            "ones. Split the data (`data.split`), or pass shared_data=True."
+            f"`fit` must hold other recordings than `train`, but {shared}. What is "
+            "fitted on windows the repair modules were trained on does not hold on new ones. "
+            "Split the data (`data.split`), or pass shared_data=True."
         )
+
+
+def _pair(normalisers: tuple[Normaliser, Normaliser]) -> tuple[Normaliser, Normaliser]:
+    """The normalisers of history and field, checked."""
+    found = checks.listed("normalisers", normalisers)
+    if len(found) != 2:
+        raise ConfigError(f"`normalisers` must be of history and field, but got {len(found)}.")
+    first, second = (checks.instance("normalisers", one, Normaliser) for one in found)
+    return first, second
 
 
 def _trajectories(windows: Windows) -> int:
@@ -284,6 +302,7 @@ def _train_member(
 
 def _common_fields(train: Windows, fit: Windows) -> Fields:
     for name, windows in (("train", train), ("fit", fit)):
+        checks.instance(name, windows, Windows)  # type: ignore[type-abstract]
         if len(windows) == 0:
             raise EmptySplitError(
                 f"`{name}` holds no windows. Give at least one trajectory as long as history plus "

@@ -5,20 +5,22 @@ is given is recognised on another machine as well, where the last bits of an ans
 format 3 the manifest is covered by a hash of itself; formats 1 and 2 are still read.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from r2no import storage
+from r2no import checks, storage
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.model import AdaptedModel, IncludeSource
 from r2no.adaptation.stored import (
     StoredModel,
     listed_files,
+    read_steadily,
     read_stored,
     understood,
     write_manifest,
@@ -26,7 +28,7 @@ from r2no.adaptation.stored import (
 from r2no.adaptation.trajectories import Trajectories
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
-from r2no.errors import ConfigError, FingerprintError
+from r2no.errors import ConfigError, FingerprintError, R2NOError
 from r2no.operators.packing import (
     SOURCE_FILE,
     check_describable,
@@ -92,7 +94,11 @@ def load(
         FingerprintError: if ``source`` is not the operator the artifact was fitted to.
         ConfigError: if the artifact does not bring its source, or needs consent to make it.
     """
-    folder = Path(path)
+    folder = checks.path("path", path)
+    return read_steadily(folder, partial(_load, folder, source, trust_source))
+
+
+def _load(folder: Path, source: Operator | None, trust_source: bool) -> AdaptedModel:
     stored = read_stored(folder)
     manifest, fields = stored.manifest, stored.fields
     with understood(folder):
@@ -111,6 +117,9 @@ def load(
             f"`source` is not the operator `{folder}` was fitted to: its weights or its answer to "
             "the stored history differ. Load the checkpoint named in the manifest."
         )
+    with understood(folder), torch.no_grad():
+        for _ in replace(loops, steps=1)(context["probe"], source(context["probe"])):
+            pass  # each module takes what normalisers and source give
     return AdaptedModel(
         source,
         loops,
@@ -138,7 +147,8 @@ def _own_source(
 ) -> Operator:
     found = manifest.get("source", {})
     if found.get("included"):
-        return load_source(folder, found, fields, trust=trust_source)
+        with understood(folder, known=(R2NOError,)):
+            return load_source(folder, found, fields, trust=trust_source)
     beside = manifest["provenance"].get("source_sha256")  # as the benchmark's runs leave it
     path = folder / SOURCE_FILE
     if beside is not None and path.is_file() and storage.file_sha256(path) == beside:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from r2no import storage
+from r2no import checks, storage
 from r2no._types import PathLike
 from r2no.adaptation.model import AdaptedModel
 from r2no.errors import ConfigError
@@ -47,7 +47,7 @@ def export(model: AdaptedModel, path: PathLike, *, source_input: bool = False) -
     Raises:
         ConfigError: if the suffix is another one, or the source cannot be traced.
     """
-    path = Path(path)
+    path = checks.path("path", path)
     if path.suffix != ".pt2":
         raise ConfigError(f"`path` must end in .pt2, as exported programs do, but got `{path}`.")
     storage.write_bytes(path, _content(model, source_input))

@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from r2no import storage
+from r2no import checks, storage
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.histories import read_history, without_gaps
@@ -96,14 +96,23 @@ class AdaptedModel:
             probe=self.probe,
             stacklevel=4,  # the caller, beyond no_grad
         )
-        forecast = self.compose(values, self.source_forecast(values))
+        return found.restore(self.forecast(values))
+
+    @torch.no_grad()
+    def forecast(self, history: Tensor) -> Tensor:
+        """As :meth:`predict` for a tensor of the model's kind without gaps, whatever its range.
+
+        Raises:
+            NonFiniteError: if the forecast is not finite.
+        """
+        forecast = self.compose(history, self.source_forecast(history))
         if not bool(torch.isfinite(forecast).all()):
             window = int((~torch.isfinite(forecast)).flatten(1).any(1).nonzero()[0])
             raise NonFiniteError(
                 f"The forecast of window {window} is NaN or infinite: the repair loop diverged. "
                 "Check that the data are of the kind and units the model was adapted to."
             )
-        return found.restore(forecast)
+        return forecast
 
     def source_forecast(self, history: Tensor) -> Tensor:
         """h_0: what the source answers, checked, in the precision of ``history``."""
@@ -176,6 +185,7 @@ class AdaptedModel:
 
         Sums are pooled, no fields; see the documentation for what an artifact reveals.
         """
+        other = checks.instance("other", other, AdaptedModel)
         modules = self._modules_fingerprint() == other._modules_fingerprint()
         for name, same in (("source", self._same_source(other)), ("repair modules", modules)):
             if not same:
@@ -215,6 +225,7 @@ class AdaptedModel:
 
     def evaluate(self, windows: Windows, *, reporter: Reporter | None = None) -> dict[str, float]:
         """All metrics over a split, on the measured channels."""
+        checks.instance("windows", windows, Windows)  # type: ignore[type-abstract]
         if windows.fields.channels != self.fields.channels:
             raise ShapeError(
                 f"`windows` must have the model's channels {self.fields.channels}, but has "
@@ -224,7 +235,7 @@ class AdaptedModel:
         reporter = reporter or Reporter(quiet=True)
         with reporter.step("scoring", len(windows)) as step:
             for numbers, window in batches(windows, self.settings.batch_size):
-                metrics.update(self.predict(window.history), window.target, window.mask)
+                metrics.update(self.forecast(window.history), window.target, window.mask)
                 step.advance(len(numbers))
         return metrics.compute()
 
@@ -240,7 +251,7 @@ class AdaptedModel:
         """
         from r2no.adaptation.artifact import save
 
-        return save(self, Path(path), include_source)
+        return save(self, checks.path("path", path), include_source)
 
     def export(self, path: PathLike, *, source_input: bool = False) -> Path:
         """Write the whole predictor as one ``.pt2`` file; see :func:`r2no.export`."""

@@ -58,7 +58,7 @@ def write_predictions(
         DataError: if units or time step are others than the model's.
         NonFiniteError: if the model forecasts NaN or infinity.
     """
-    data = data.select(model.fields.channels).completed(model.fields)
+    data = data.select(model.fields.channels)
     _check_fits(model.fields, data)
     batch_size = batch_size or model.settings.batch_size
     reporter = reporter or Reporter(quiet=True)

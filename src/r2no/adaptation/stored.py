@@ -8,24 +8,28 @@ anybody, with all hashes right.
 import contextlib
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from r2no import storage
+from r2no import checks, storage
 from r2no._types import PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.data.window import Fields
 from r2no.ensemble import DepthErrors, SpectralEnsemble, Verdict
-from r2no.errors import FileDamagedError, FingerprintError, R2NOError
+from r2no.errors import FileDamagedError, FileMissingError, FingerprintError, R2NOError
 from r2no.spectral import FourierCells
+
+Result = TypeVar("Result")
 
 MANIFEST = "manifest.json"
 FORMAT = "r2no.artifact/3"
 _UNSEALED = ("r2no.artifact/1", "r2no.artifact/2")
 _READABLE = (*_UNSEALED, FORMAT)
-_SEAL = "0" * 64  # stands for the manifest's hash while that is computed
+_SEAL = b"0" * 64  # stands for the manifest's hash while that is computed
+_TRIES = 20  # of reading an artifact that others replace
 _LARGEST = 64 * 2**20  # bytes of a manifest
 
 
@@ -63,7 +67,11 @@ def read_stored(path: PathLike) -> StoredModel:
         FileDamagedError: if a file is missing, its hash differs from the manifest's, or files
             contradict each other.
     """
-    folder = Path(path)
+    folder = checks.path("path", path)
+    return read_steadily(folder, partial(_read_stored, folder))
+
+
+def _read_stored(folder: Path) -> StoredModel:
     manifest = verified_manifest(folder)
     with understood(folder):
         context, extra = storage.load_tensors(folder / "context.safetensors")
@@ -84,12 +92,37 @@ def read_stored(path: PathLike) -> StoredModel:
     return stored
 
 
+def read_steadily(folder: Path, read: Callable[[], Result]) -> Result:
+    """Read an artifact, again if it was replaced meanwhile by a process that saved over it."""
+    for _ in range(_TRIES):
+        before = _identity(folder)
+        try:
+            return read()
+        except (FileDamagedError, FileMissingError):
+            if _identity(folder) == before:
+                raise
+    return read()
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 @contextlib.contextmanager
-def understood(folder: Path) -> Iterator[None]:
-    """Name the artifact in whatever goes wrong while its content is put together."""
+def understood(
+    folder: Path, *, known: tuple[type[R2NOError], ...] = (FileDamagedError, FingerprintError)
+) -> Iterator[None]:
+    """Name the artifact in whatever goes wrong while its content is put together.
+
+    Errors that are ``known`` say enough themselves.
+    """
     try:
         yield
-    except (FileDamagedError, FingerprintError):
+    except known:
         raise
     except (R2NOError, ArithmeticError, AssertionError, AttributeError, LookupError) as error:
         raise _contradicts(folder, error) from error
@@ -161,6 +194,24 @@ def _check_agreement(stored: StoredModel) -> None:
 
 def verified_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of an artifact whose files all have their hashes."""
+    manifest = read_manifest(folder)
+    for name, expected in manifest["files"].items():
+        if not is_intact(folder / name, expected):
+            raise _changed(folder / name)
+    return manifest
+
+
+def is_intact(path: Path, expected: Any) -> bool:
+    """Whether a file is there with the hash that the manifest lists."""
+    return path.is_file() and storage.file_sha256(path) == expected
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of an artifact, as it was written; its files are not looked at.
+
+    Raises:
+        FileDamagedError: if there is none, it was changed, or it lacks what every one has.
+    """
     path = folder / MANIFEST
     if not path.is_file():
         raise FileDamagedError(
@@ -170,29 +221,34 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
     if path.stat().st_size > _LARGEST:
         raise FileDamagedError(f"`{path}` is larger than any manifest. Restore it from a copy.")
     manifest = storage.read_json(path)
-    if not isinstance(manifest, dict) or manifest.get("format") not in _READABLE:
-        kind = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+    kind = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+    if kind not in _READABLE:
         raise FileDamagedError(
             f"`{folder}` is of format {kind!r}, but this version reads "
             f"{' and '.join(map(repr, _READABLE))}. Update r2no."
         )
     _check_seal(path, manifest)
-    files, settings = manifest.get("files"), manifest.get("settings")
-    if not isinstance(files, dict) or not isinstance(settings, dict):
-        raise FileDamagedError(f"`{path}` lists no files or no settings. Restore it from a copy.")
-    members = settings.get("members")
+    _check_parts(path, manifest)
+    return manifest
+
+
+def _check_parts(path: Path, manifest: dict[str, Any]) -> None:
+    """Raise unless all parts are there and the list of files names what an artifact needs."""
+    manifest = {"source": {}, **manifest}  # formats since 2 have it
+    for part in ("settings", "fields", "source", "provenance", "files"):
+        if not isinstance(manifest.get(part), dict):
+            raise FileDamagedError(f"`{path}` has no `{part}`. Restore it from a copy.")
+    files, members = manifest["files"], manifest["settings"].get("members")
     needed = {"ensemble.safetensors", "context.safetensors"}
     if type(members) is int and 0 < members <= len(files):
         needed |= {f"repair-{number}.safetensors" for number in range(members)}
     if missing := sorted(needed - set(files)):
         raise FileDamagedError(f"`{path}` does not list {missing}. Restore it from a copy.")
-    for name, expected in files.items():
-        plain = Path(name).name == name and name != MANIFEST
-        if not plain or not (folder / name).is_file():
-            raise _changed(folder / name)
-        if storage.file_sha256(folder / name) != expected:
-            raise _changed(folder / name)
-    return manifest
+    for name in files:
+        if Path(name).name != name or name in ("", "..", MANIFEST):
+            raise FileDamagedError(
+                f"`{path}` lists {name!r}, which is no file of its folder. Restore it from a copy."
+            )
 
 
 def _changed(path: Path) -> FileDamagedError:
@@ -205,20 +261,20 @@ def _check_seal(path: Path, manifest: dict[str, Any]) -> None:
     seal = manifest.get("sha256")
     if seal is None and manifest["format"] in _UNSEALED:
         return
-    text = path.read_text()
-    if not isinstance(seal, str) or _sealed(text.replace(seal, _SEAL, 1)) != seal:
+    text = path.read_bytes()
+    if not isinstance(seal, str) or _sealed(text.replace(seal.encode(), _SEAL, 1)) != seal:
         raise _changed(path)
 
 
-def _sealed(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _sealed(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Write a manifest with the hash of itself, which stands for every bit of it."""
     rest = {name: value for name, value in manifest.items() if name not in ("format", "sha256")}
-    text = storage.json_text({"format": FORMAT, "sha256": _SEAL, **rest})
-    storage.write_bytes(folder / MANIFEST, text.replace(_SEAL, _sealed(text), 1).encode())
+    text = storage.json_text({"format": FORMAT, "sha256": _SEAL.decode(), **rest}).encode()
+    storage.write_bytes(folder / MANIFEST, text.replace(_SEAL, _sealed(text).encode(), 1))
 
 
 def listed_files(folder: Path) -> set[str]:
@@ -227,10 +283,10 @@ def listed_files(folder: Path) -> set[str]:
     if not path.is_file():
         return set()
     try:
-        files = storage.read_json(path).get("files", {})
-    except (FileDamagedError, AttributeError):
-        return {MANIFEST}
-    return {MANIFEST, *map(str, files)}
+        files = storage.read_json(path)["files"]
+    except (FileDamagedError, LookupError, TypeError):
+        files = {}
+    return {MANIFEST, *(files if isinstance(files, dict) else ())}
 
 
 def store_beside(path: PathLike, name: str, content: Any) -> Path:

@@ -3,6 +3,7 @@
 No code in a file is ever run; see :mod:`r2no.torch_files`.
 """
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 from r2no._types import PathLike
 from r2no.errors import FileDamagedError
 from r2no.reading import regular_file
-from r2no.storage import atomic_path, fingerprint, load_tensors, save_tensors
+from r2no.storage import fingerprint, load_tensors, save_tensors, write_bytes
 from r2no.torch_files import dense, read_torch
 
 Format = Literal["benchmark", "state dict", "dpot pre-training", "safetensors"]
@@ -63,8 +64,9 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
 def write_benchmark(checkpoint: Checkpoint, target: PathLike) -> None:
     """Write the dictionary that RealPDEBench loads."""
     content = {"model_state_dict": dict(checkpoint.weights), **checkpoint.history}
-    with atomic_path(target) as temporary:
-        torch.save(content, temporary)
+    stream = io.BytesIO()  # PyTorch itself reports a full disk as an internal error
+    torch.save(content, stream)
+    write_bytes(target, stream.getvalue())
 
 
 def write_safetensors(checkpoint: Checkpoint, target: PathLike) -> None:

@@ -8,12 +8,13 @@ import typer
 from rich.text import Text
 
 from r2no import backbones, storage
+from r2no.adaptation.stored import is_intact, read_manifest
 from r2no.cli import options
 from r2no.cli.app import app, console, shown
 from r2no.data import open as open_data
 from r2no.data.files import is_data
 from r2no.data.gap_counts import count_missing
-from r2no.errors import ConfigError, FileDamagedError
+from r2no.errors import ConfigError
 
 
 @app.command()
@@ -109,17 +110,13 @@ def _checkpoint(path: Path) -> dict[str, Any]:
 
 def _artifact(folder: Path) -> dict[str, Any]:
     if not (folder / "manifest.json").is_file():
-        raise ConfigError(f"`{folder}` has no manifest.json, so it is no artifact.")
-    manifest = storage.read_json(folder / "manifest.json")
-    if not isinstance(manifest, dict):
-        raise FileDamagedError(f"`{folder}/manifest.json` must hold a JSON object.")
-    expected_files = dict(manifest.get("files", {}))
-    if (source := manifest.get("provenance", {}).get("source_sha256")) is not None:
+        raise ConfigError(f"`{folder}` has no manifest.json, so it is no artifact, and no data.")
+    manifest = read_manifest(folder)
+    expected_files = dict(manifest["files"])
+    if (source := manifest["provenance"].get("source_sha256")) is not None:
         expected_files["source.safetensors"] = source
     files = {
-        name: "intact"
-        if (folder / name).is_file() and storage.file_sha256(folder / name) == expected
-        else "missing or changed"
+        name: "intact" if is_intact(folder / name, expected) else "missing or changed"
         for name, expected in expected_files.items()
     }
     return {"folder": str(folder), **manifest, "files": files}

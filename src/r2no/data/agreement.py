@@ -38,7 +38,7 @@ def check_axes(fields: Fields, data: Measurements) -> None:
         known = bool(fields.falling) or spacing != 1.0
         if known and not np.isclose(axis.step, spacing, rtol=1e-2):
             raise GridMismatchError(
-                f"`data` has steps of {axis.step:.6g} along {axis.name!r}, but the model was "
+                f"`data` has a spacing of {axis.step:.6g} along {axis.name!r}, but the model was "
                 f"adapted to {spacing:.6g}. Interpolate the data, or convert their coordinates."
             )
 

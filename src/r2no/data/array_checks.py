@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from r2no import checks
 from r2no.errors import DataError, EmptySplitError, GridMismatchError, NonFiniteError, ShapeError
 
 
@@ -92,7 +93,10 @@ def read_constants(
     """The constants of each trajectory, checked."""
     if conditioning is None:
         return [()] * trajectories
-    constants = [tuple(float(value) for value in values) for values in conditioning]
+    constants = [
+        tuple(checks.real("conditioning", value) for value in checks.listed("conditioning", values))
+        for values in checks.listed("conditioning", conditioning)
+    ]
     if len(constants) != trajectories or len({len(values) for values in constants}) > 1:
         raise ShapeError(
             f"`conditioning` must hold one tuple of the same length for each of {trajectories} "

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from r2no import checks
 from r2no._types import Number
 from r2no.data.array_checks import check_shapes, constant_names, read_constants, without_mask
 from r2no.data.gaps import fill_gaps
@@ -98,16 +99,19 @@ class ArrayWindows(Dataset[Window]):
         dtype: torch.dtype = torch.float32,
         beyond: bool = False,
     ) -> None:
-        if min(history, horizon, stride) < 1 or dtype not in (torch.float32, torch.float64):
-            raise ConfigError(
-                "`history`, `horizon` and `stride` must be at least 1 and `dtype` float32 or "
-                f"float64, but got {history}, {horizon}, {stride} and {dtype}."
-            )
+        history, horizon = checks.whole("history", history), checks.whole("horizon", horizon)
+        stride = checks.whole("stride", stride)
+        if dtype not in (torch.float32, torch.float64):
+            raise ConfigError(f"`dtype` must be float32 or float64, but got {dtype}.")
         self._trajectories = _listed("trajectories", trajectories)
         self._masks, self._gaps = _masks(mask), mask is not None
         check_shapes(self._trajectories, history if beyond else history + horizon)
         shape = self._trajectories[0].shape
-        names = tuple(map(str, range(shape[-1]))) if channels is None else tuple(channels)
+        names = (
+            tuple(map(str, range(shape[-1])))
+            if channels is None
+            else checks.names("channels", channels)
+        )
         if len(names) != shape[-1]:
             raise ShapeError(
                 f"`channels` must name the {shape[-1]} channels of the last axis, but got {names}."
@@ -119,11 +123,16 @@ class ArrayWindows(Dataset[Window]):
             history_frames=history,
             horizon_frames=horizon,
             channels=names,
-            measured=tuple(range(shape[-1])) if measured is None else tuple(measured),
+            measured=tuple(range(shape[-1]))
+            if measured is None
+            else tuple(
+                checks.whole("measured", one, least=0)
+                for one in checks.listed("measured", measured)
+            ),
             conditioning=constant_names(self._constants, conditioning_names),
-            units=tuple(units),
-            spacing=tuple(map(float, spacing)),
-            time_step=float(time_step),
+            units=checks.names("units", units),
+            spacing=tuple(checks.real("spacing", one) for one in checks.listed("spacing", spacing)),
+            time_step=checks.real("time_step", time_step),
         )
         self._check_masks()
         self._unmask()
@@ -327,7 +336,7 @@ def _listed(name: str, arrays: Sequence[Array] | Array) -> list[Array]:
             f"`{name}` must be a list with one array per recording, but got {found}. Put it into a "
             "list, or several recordings of one array with `list(array)`."
         )
-    return list(arrays)
+    return list(checks.listed(name, arrays))
 
 
 def _masks(mask: str | Sequence[Array] | Array | None) -> list[Array] | None:

@@ -132,7 +132,10 @@ def read_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def _check_mat(path: Path, allow_sparse: bool) -> None:
     """MATLAB files before version 7.3; their variables may be compressed."""
-    from scipy.io import whosmat
+    try:
+        from scipy.io import whosmat
+    except ImportError:
+        return  # the reader names the extra
 
     declared = sum(8 * prod(map(int, shape)) for _, shape, _ in whosmat(path))
     if not allow_sparse:

@@ -173,7 +173,8 @@ def is_data(source: str) -> bool:
     """Whether a path or pattern looks like measured data: by name, or a folder of such files."""
     path = Path(source)
     if path.is_dir() and not is_data_file(path):
-        return not (path / _MANIFEST).exists()
+        inside = [*path.iterdir(), *path.glob("*/*")]
+        return not (path / _MANIFEST).exists() and any(map(is_data_file, inside))
     return is_data_file(path) or (glob.has_magic(source) and not path.exists())
 
 

@@ -3,14 +3,18 @@
 Everything is written under ``<name>.part`` and takes the name at the end, so a file under its own
 name is complete, and an older one stays until then. A NetCDF file is laid out first, with its
 coordinates and room for the values; then only raw bytes are put where the values belong, and no
-kill can damage its structure. One process writes a forecast at a time; a second one waits for it.
+kill can damage its structure. ``<name>.part.json`` notes how far the part goes and a checksum of
+that much, so only what was written is gone on with. One process writes a forecast at a time; a
+second one waits for it.
 """
 
+import math
 import os
+import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import h5py
 import numpy as np
@@ -18,17 +22,21 @@ import xarray as xr
 
 from r2no import storage
 from r2no._types import PathLike
-from r2no.errors import ConfigError, StorageError
+from r2no.errors import ConfigError, R2NOError, StorageError
 from r2no.locks import sole_writer
 
 KEY = "r2no_key"
+_LAYOUT_BYTES = 2**16  # of headers and attributes
 _SUFFIXES = (".nc", ".zarr")
 
 
+@runtime_checkable
 class _Sink(Protocol):
     """Where values go; rows are forecast origins."""
 
     def write(self, start: int, values: Mapping[str, np.ndarray]) -> None: ...
+
+    def read(self, name: str, start: int, stop: int) -> np.ndarray: ...
 
     def sync(self) -> None: ...
 
@@ -76,6 +84,8 @@ class ForecastFile:
         self._plan = (layout, variables, dims, rows)
         self._overwrite = overwrite
         self._sink: _Sink | None = None
+        self._details: dict[str, Any] = {}
+        self._checks = dict.fromkeys(variables, 0)
         self._sole = ExitStack()
         self.rows = layout.sizes[dims[0]]
         self.done = 0
@@ -83,18 +93,18 @@ class ForecastFile:
     def __enter__(self) -> "ForecastFile":
         with ExitStack() as stack:
             stack.enter_context(sole_writer(self.path))
+            storage.settle(self.path)
+            storage.remove_temporaries(self.path.parent, f"{self.path.name}.part*")
             self._open()
             self._sole = stack.pop_all()
         return self
 
     def _open(self) -> None:
-        layout, variables, dims, rows = self._plan
-        self.done = self._find_done(self._overwrite)
-        if self.done < self.rows:
-            kind = _NetCDF if self.path.suffix == ".nc" else _Zarr
-            if self.done == 0:
-                self._begin(kind, layout, variables, dims, rows)
-            self._sink = kind(self._part, tuple(variables), storage.read_json(self._note))
+        if self._is_finished():
+            self.done = self.rows
+            self._forget_part()
+        elif not self._went_on():
+            self._begin()
 
     def __exit__(self, *_: object) -> None:
         with self._sole:
@@ -104,12 +114,14 @@ class ForecastFile:
     def write(self, values: Mapping[str, np.ndarray]) -> None:
         """Write the next rows."""
         assert self._sink is not None
-        count = len(next(iter(values.values())))
+        plain = {name: np.ascontiguousarray(rows, "<f4") for name, rows in values.items()}
         try:
-            self._sink.write(self.done, values)
+            self._sink.write(self.done, plain)
         except OSError as error:
             raise self._storage_error(error) from error
-        self.done += count
+        for name, rows in plain.items():
+            self._checks[name] = zlib.crc32(rows.tobytes(), self._checks[name])
+        self.done += len(next(iter(plain.values())))
 
     def save(self) -> None:
         """Make sure that what has been written survives, and note how far it goes."""
@@ -118,8 +130,8 @@ class ForecastFile:
             self._sink.sync()
         except OSError as error:
             raise self._storage_error(error) from error
-        note = storage.read_json(self._note)
-        storage.write_json(self._note, {**note, "rows": self.done})
+        noted = {"key": self._key, "rows": self.done, "checks": self._checks, **self._details}
+        storage.write_json(self._note, noted)
 
     def finish(self) -> Path:
         """Give the file its name; all rows must have been written."""
@@ -132,41 +144,71 @@ class ForecastFile:
             except OSError as error:
                 raise self._storage_error(error) from error
             self._sink = None
-        self._note.unlink(missing_ok=True)
+            self._forget_part()
         return self.path
 
-    def _find_done(self, overwrite: bool) -> int:
-        """Rows that are complete: of the finished file, or of a part with the same key."""
-        if self.path.exists():
-            if _stored_key(self.path) == self._key:
-                return self.rows
-            if not overwrite:
-                raise ConfigError(
-                    f"`{self.path}` exists and was made from another model, data or choice of "
-                    "origins. Choose another name, or pass `overwrite`."
-                )
-        if not (self._part.exists() and self._note.exists()):
-            return 0
-        note = storage.read_json(self._note)
-        return int(note["rows"]) if note.get("key") == self._key else 0
+    def _is_finished(self) -> bool:
+        """Whether the complete file is there, of the same key."""
+        if not self.path.exists():
+            return False
+        if _stored_key(self.path) == self._key:
+            return True
+        if not self._overwrite:
+            raise ConfigError(
+                f"`{self.path}` exists and was made from another model, data or choice of "
+                "origins. Choose another name, or pass `overwrite`."
+            )
+        return False
 
-    def _begin(
-        self,
-        kind: "type[_NetCDF] | type[_Zarr]",
-        layout: xr.Dataset,
-        variables: Mapping[str, Mapping[str, Any]],
-        dims: tuple[str, ...],
-        rows: int,
-    ) -> None:
+    def _went_on(self) -> bool:
+        """Open the part of the same key, if there is one as it was noted."""
+        _, variables, _, rows = self._plan
+        if not (self._part.exists() and self._note.exists()):
+            return False
         try:
-            self._note.unlink(missing_ok=True)
-            storage.remove(self._part)
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            note = storage.read_json(self._note)
+            if note["key"] != self._key or not 0 <= note["rows"] <= self.rows:
+                return False
+            self._details = {name: note[name] for name in self._kind.details}
+            self._sink = self._kind(self._part, tuple(variables), self._details, self._row_bytes)
+            checks = {name: _checksum(self._sink, name, note["rows"], rows) for name in variables}
+            sound = bool(checks == note["checks"])
+        except (OSError, LookupError, TypeError, ValueError):
+            sound = False
+        if not sound:  # no part that can be gone on with
+            if self._sink is not None:
+                self._sink.close()
+            return False
+        self._checks, self.done = checks, note["rows"]
+        return True
+
+    def _forget_part(self) -> None:
+        self._note.unlink(missing_ok=True)
+        storage.remove(self._part)
+
+    @property
+    def _kind(self) -> "type[_NetCDF] | type[_Zarr]":
+        return _NetCDF if self.path.suffix == ".nc" else _Zarr
+
+    def _begin(self) -> None:
+        layout, variables, dims, rows = self._plan
+        try:
+            self._forget_part()
+            values = self.rows * len(variables) * self._row_bytes
+            storage.check_space(self._part, values + layout.nbytes + _LAYOUT_BYTES)
             layout = layout.assign_attrs({KEY: self._key})
-            details = kind.create(self._part, layout, variables, dims, rows)
+            self._details = self._kind.create(self._part, layout, variables, dims, rows)
+            self._sink = self._kind(self._part, tuple(variables), self._details, self._row_bytes)
         except (OSError, RuntimeError) as error:  # HDF5 reports a full disk as the latter
+            if isinstance(error, R2NOError):
+                raise
             raise self._storage_error(error) from error
-        storage.write_json(self._note, {"key": self._key, "rows": 0, **details})
+        self.save()
+
+    @property
+    def _row_bytes(self) -> int:
+        layout, _, dims, _ = self._plan
+        return 4 * math.prod(layout.sizes[name] for name in dims[1:])
 
     def _storage_error(self, error: Exception) -> StorageError:
         return StorageError(
@@ -178,8 +220,12 @@ class ForecastFile:
 class _NetCDF:
     """Values as raw bytes at their place in a NetCDF-4 file."""
 
-    def __init__(self, part: Path, names: tuple[str, ...], note: dict[str, Any]) -> None:
-        self._offsets = note["offsets"]
+    details = ("offsets",)
+
+    def __init__(
+        self, part: Path, names: tuple[str, ...], note: dict[str, Any], row_bytes: int
+    ) -> None:
+        self._offsets, self._row_bytes = note["offsets"], row_bytes
         self._file = part.open("r+b", buffering=0)  # so that a full disk is met in `write`
 
     @staticmethod
@@ -207,11 +253,14 @@ class _NetCDF:
 
     def write(self, start: int, values: Mapping[str, np.ndarray]) -> None:
         for name, rows in values.items():
-            content = np.ascontiguousarray(rows, dtype="<f4")
-            self._file.seek(self._offsets[name] + start * content[0].nbytes)
-            left = memoryview(content.tobytes())
+            self._file.seek(self._offsets[name] + start * self._row_bytes)
+            left = memoryview(rows.tobytes())
             while left:
                 left = left[self._file.write(left) :]
+
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        self._file.seek(self._offsets[name] + start * self._row_bytes)
+        return np.frombuffer(self._file.read((stop - start) * self._row_bytes), np.uint8)
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
@@ -226,7 +275,11 @@ class _NetCDF:
 class _Zarr:
     """A chunk per block of rows; each is a file of its own."""
 
-    def __init__(self, part: Path, names: tuple[str, ...], note: dict[str, Any]) -> None:
+    details = ()
+
+    def __init__(
+        self, part: Path, names: tuple[str, ...], note: dict[str, Any], row_bytes: int
+    ) -> None:
         self._package, self._part = _package("zarr", "zarr"), part
         group = self._package.open_group(part, mode="r+", zarr_format=2)
         self._arrays = {name: group[name] for name in names}
@@ -260,14 +313,27 @@ class _Zarr:
         for name, rows in values.items():
             self._arrays[name][start : start + len(rows)] = rows
 
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        return np.ascontiguousarray(self._arrays[name][start:stop], "<f4")
+
     def sync(self) -> None:
         return  # every chunk is a complete file when it is written
 
     def complete(self) -> None:
+        for leftover in self._part.rglob("*.partial"):  # of a killed process
+            leftover.unlink()
         self._package.consolidate_metadata(self._part, zarr_format=2)
 
     def close(self) -> None:
         return
+
+
+def _checksum(sink: _Sink, name: str, rows: int, together: int) -> int:
+    """Of the first rows of a variable, as far as they are there."""
+    check = 0
+    for start in range(0, rows, together):
+        check = zlib.crc32(sink.read(name, start, min(start + together, rows)).tobytes(), check)
+    return check
 
 
 def _package(name: str, extra: str) -> Any:
@@ -288,5 +354,11 @@ def _stored_key(path: Path) -> str | None:
     try:
         with xr.open_dataset(path, **options) as data:
             return data.attrs.get(KEY)
-    except (OSError, ValueError):  # something else that merely has this name
+    except (
+        OSError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):  # something else that merely has this name
         return None

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from r2no import checks
 from r2no._types import Number
 from r2no.data.coordinates import Axis
 from r2no.data.declared import reading
@@ -70,7 +71,9 @@ def open(
           dimensions  time = time, height = lat, width = lon
           ...
     """
-    dims, flags = dict(dims or {}), read_mask(mask)
+    if dims is not None and not isinstance(dims, Mapping):
+        raise ConfigError(f"`dims` must be a mapping of roles to names, but got {dims!r:.60}.")
+    dims, flags, conditioning = dict(dims or {}), read_mask(mask), conditioning or ()
     for name, given in (("variables", variables), ("axes", axes), ("conditioning", conditioning)):
         _check_names(name, given)
     found = []
@@ -84,6 +87,11 @@ def open(
     if not found:
         raise EmptySplitError("`source` is empty. Give at least one file, array or data set.")
     found = [_with_units(_with_steps(recording, spacing, time_step), units) for recording in found]
+    for recording in found:
+        if 0 in recording.values.shape:
+            raise DataError(
+                f"`{recording.name}` holds no values: its shape is {tuple(recording.values.shape)}."
+            )
     for other in found[1:]:
         _check_agreement(found[0], other)
     for recording in found:
@@ -94,8 +102,7 @@ def open(
 def _check_names(argument: str, given: Sequence[str] | None) -> None:
     if given is None:
         return
-    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
-        raise ConfigError(f"`{argument}` must be a list of names, but got {given!r}.")
+    given = checks.names(argument, given)
     if argument != "conditioning" and (not given or len(set(given)) < len(given)):
         raise ConfigError(
             f"`{argument}` must hold at least one name and none twice, but got {list(given)}."
@@ -149,6 +156,7 @@ def _with_steps(
     count = len(recording.space)
     if isinstance(spacing, (int, float)):
         spacing = [spacing] * count
+    spacing = None if spacing is None else checks.listed("spacing", spacing)
     if spacing is not None and len(spacing) != count:
         raise ConfigError(
             f"`spacing` must hold one number for each of {count} spatial axes, but "

@@ -78,18 +78,22 @@ class Recording:
 
     def part(self, frames: slice) -> "Recording":
         """The same with fewer frames, to look at; its time axis stays that of the whole."""
-        valid = self.valid and self.valid.part(frames)
-        return replace(self, values=self.values.part(frames), valid=valid)
+        flags = self.flags and self.flags.part(frames)
+        return replace(self, values=self.values.part(frames), flags=flags)
 
     def identity(self, file_hash: str | None) -> list[Any]:
         """What tells its content from another's, wherever it lies and whenever it was copied.
 
-        ``file_hash`` is of its file's bytes; without one its values are read.
+        ``file_hash`` is of its file's bytes; its first and last frame as they are read then tell
+        how the file was understood. Without one all values are read.
         """
         times = None if self.time.variable is None else self.time.variable.values.astype(str)
-        content = [self.values, self.flags] if file_hash is None else file_hash
+        content: Any = [self.values, self.flags]
+        if file_hash is not None:
+            last = self.values.shape[0] - 1
+            content = [file_hash, self.values[:1], self.values[last : last + 1]]
         place = self.name.removeprefix(self.file)  # along the trajectory dimension
-        return [place, list(self.values.shape), times, content, self.constants]
+        return [place, dict(self.roles), list(self.values.shape), times, content, self.constants]
 
 
 def read_recordings(

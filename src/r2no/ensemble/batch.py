@@ -1,10 +1,11 @@
 """FitBatch: what a fit reads, and the checks of it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from r2no import checks
 from r2no.errors import EmptySplitError, ShapeError
 from r2no.spectral import FourierCells
 
@@ -21,6 +22,17 @@ class FitBatch(NamedTuple):
     target: Float[Tensor, "batch time *space_channel"]
     mask: Tensor | None = None
     group: Int[Tensor, " batch"] | None = None
+
+    @classmethod
+    def of(cls, parts: Any) -> "FitBatch":
+        """From (source, iterates, target) and, if they are there, mask and group."""
+        found = checks.listed("batches", parts)
+        if not 3 <= len(found) <= 5:
+            raise ShapeError(
+                "Each of `batches` must be (source, iterates, target) or a `FitBatch`, but one has "
+                f"{len(found)} parts."
+            )
+        return cls(*found)
 
 
 def check_batch(batch: FitBatch, cells: FourierCells, measured: tuple[int, ...]) -> None:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no import checks
 from r2no.errors import ConfigError, ShapeError
 
 
@@ -102,7 +103,7 @@ class Columns:
 
         Default all; ``base=False`` drops the base column.
         """
-        kept = self.members if members is None else members
+        kept = self.members if members is None else checks.whole("members", members)
         wanted = self.depths if depths is None else tuple(depths)
         fewer = tuple(d for d in wanted if depth is None or d <= depth)
         if not 1 <= kept <= self.members or not fewer or not set(fewer) <= set(self.depths):

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from r2no import storage
+from r2no import checks, storage
 from r2no._types import Number, PathLike
 from r2no.ensemble.batch import FitBatch, check_batch
 from r2no.ensemble.blocks import Fold, StreamBlocks, join_folds
@@ -75,14 +76,21 @@ class SpectralEnsemble:
         weigh_by: Literal["norm", "deviation"] | None = None,
         recordings: int | None = None,
     ) -> None:
-        self.cells = cells
-        self.ridge = ridge if isinstance(ridge, str) else float(ridge)
-        self.measured = tuple(int(channel) for channel in measured)
-        self.weight_exponent = float(weight_exponent)
+        self.cells = checks.instance("cells", cells, FourierCells)
+        self.ridge = ridge if isinstance(ridge, str) else checks.real("ridge", ridge)
+        self.measured = tuple(
+            checks.whole("measured", channel, least=0)
+            for channel in checks.listed("measured", measured)
+        )
+        self.weight_exponent = checks.real("weight_exponent", weight_exponent)
         self.base_column = base_column
-        self.depths = None if depths is None else tuple(depths)
+        self.depths = None
+        if depths is not None:
+            self.depths = tuple(
+                checks.whole("depths", one) for one in checks.listed("depths", depths)
+            )
         self.ridge_grid = tuple(float(value) for value in ridge_grid)
-        self.lead_groups = lead_groups
+        self.lead_groups = checks.whole("lead_groups", lead_groups)
         self.centred = isinstance(ridge, str) if centred is None else centred
         self.weigh_by = weigh_by or ("deviation" if self.centred else "norm")
         self.recordings = recordings
@@ -98,6 +106,7 @@ class SpectralEnsemble:
 
     # -- fitting ------------------------------------------------------------------------------
 
+    @torch.no_grad()
     def fit(
         self,
         batches: Iterable[FitBatch | tuple[Tensor, Tensor, Tensor]],
@@ -115,6 +124,11 @@ class SpectralEnsemble:
                 last, with a gap between.
         """
         self._validate()
+        if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
+            raise ShapeError(
+                "`batches` must give (source, iterates, target) or `FitBatch` one by one, but is a "
+                f"`{type(batches).__name__}`."
+            )
         sums, self.folds_ = self._accumulate(batches, tuple(folds))
         return self.solve(sums)
 
@@ -176,7 +190,7 @@ class SpectralEnsemble:
         spectra: ColumnSpectra | None = None
         grouped: bool | None = None  # whether batches number their groups
         for item in batches:
-            batch = item if isinstance(item, FitBatch) else FitBatch(*item)
+            batch = item if isinstance(item, FitBatch) else FitBatch.of(item)
             check_batch(batch, self.cells, self.measured)
             columns = self.set_columns(batch.iterates.shape[0], batch.iterates.shape[1])
             spectra = self.begin(batch.source, batch.target, batch.mask, reuse=spectra)
@@ -241,7 +255,7 @@ class SpectralEnsemble:
 
         Groups stay apart, so that held-out choices are made on the blocks of both.
         """
-        mine, theirs = self._sums(), other._sums()
+        mine, theirs = self._sums(), checks.instance("other", other, SpectralEnsemble)._sums()
         count = self.recordings and other.recordings and self.recordings + other.recordings
         alike = {**other._settings(), "recordings": self.recordings}
         if self.columns_ != other.columns_ or self._settings() != alike:
@@ -323,14 +337,18 @@ class SpectralEnsemble:
         assert self._spread is not None
         return Composition(self._spread, source)
 
+    @torch.no_grad()
     def predict(
         self,
         source: Float[Tensor, "batch time *space_channel"],
         iterates: Float[Tensor, "member depth batch *field"],
     ) -> Float[Tensor, "batch time *space_channel"]:
-        """R(X) of (M8) from the source and its iterates (member, depth 1..L, batch, ...)."""
+        """R(X) of (M8) from the source and its iterates (member, depth 1..L, batch, ...).
+
+        Non-finite values are passed on; callers raise or report them.
+        """
         columns = self._columns()
-        columns.check_iterates(iterates)
+        columns.check_iterates(checks.tensor("iterates", iterates))
         check_batch(FitBatch(source, iterates, source), self.cells, self.measured)
         composition = self.compose(source)
         for member in range(columns.members):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from r2no import checks
 from r2no.ensemble.chains import refit_chains
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.model import SpectralEnsemble
@@ -72,9 +73,11 @@ def budget(ensemble: SpectralEnsemble) -> list[BudgetPoint]:
 
 def cheapest(points: list[BudgetPoint], evaluations: int) -> BudgetPoint:
     """The point of lowest held-out error within a number of evaluations."""
+    evaluations = checks.whole("evaluations", evaluations)
     affordable = [point for point in points if point.evaluations <= evaluations]
     if not affordable:
-        raise ConfigError(f"`evaluations` must be at least 1, but got {evaluations}.")
+        least = min(point.evaluations for point in points)
+        raise ConfigError(f"`evaluations` must be at least {least}, but got {evaluations}.")
     return min(affordable, key=lambda point: (point.error, point.evaluations))
 
 

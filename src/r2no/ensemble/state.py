@@ -123,6 +123,8 @@ def _unpack(tensors: dict[str, Tensor], settings: dict[str, Any]) -> SpectralEns
 
 def _unpacked(tensors: dict[str, Tensor], prefix: str, cells: FourierCells) -> GramSums | None:
     packed = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-    if packed and packed["occupied"].shape != (cells.num_cells,):
-        raise _unsound(f"`{prefix}occupied` has shape {tuple(packed['occupied'].shape)}")
+    if packed:
+        occupied = packed["occupied"]
+        if occupied.shape != (cells.num_cells,) or occupied.dtype != torch.bool:
+            raise _unsound(f"`{prefix}occupied` is {occupied.dtype} of {tuple(occupied.shape)}")
     return GramSums.unpacked(packed) if packed else None

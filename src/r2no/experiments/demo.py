@@ -33,7 +33,14 @@ from r2no.report import (
     store_evaluation,
     write_report,
 )
-from r2no.training import Persistence, PhysicalOperator, Reporter, TrainSettings, train_operator
+from r2no.training import (
+    Persistence,
+    PhysicalOperator,
+    Reporter,
+    TrainSettings,
+    sole_run,
+    train_operator,
+)
 from r2no.training.backbone import fit_normalisers
 
 _SLOW = ("unet", "transolver")  # seconds per update on one core, even when small
@@ -112,10 +119,14 @@ def run_demo(
     The page ``out/report.html`` shows them; ``command`` is what it names as its origin.
 
     Steps keep their work under ``out``; a run that was killed goes on where it stopped and ends
-    with the same numbers.
+    with the same numbers. A second run into ``out`` waits for the first.
     """
-    settings, reporter = settings or DemoSettings(), reporter or Reporter(quiet=True)
     out = Path(out)
+    with sole_run(out / "results.json"):
+        return _run(out, settings or DemoSettings(), reporter or Reporter(quiet=True), command)
+
+
+def _run(out: Path, settings: DemoSettings, reporter: Reporter, command: str) -> dict[str, Any]:
     wake, pretrained, finetuned, work = prepare(out, settings, reporter)
     model = adapt(
         finetuned,

@@ -68,6 +68,7 @@ class Accumulator:
     """
 
     def __init__(self, measured: Measured) -> None:
+        channel_indices(measured)
         self.measured = measured
         self._shape: tuple[int, ...] | None = None  # (time, *space, channel)
         self._sums: _Sums | None = None

@@ -1,8 +1,11 @@
 """What a batch of windows must be to be scored."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
+from r2no import checks
 from r2no._types import Grid
 from r2no.errors import EmptySplitError, GridMismatchError, NonFiniteError, ShapeError
 
@@ -11,7 +14,9 @@ Measured = int | tuple[int, ...]
 
 def channel_indices(measured: Measured) -> tuple[int, ...]:
     """The scored channels one by one."""
-    return tuple(range(measured)) if isinstance(measured, int) else tuple(measured)
+    if isinstance(measured, Iterable):
+        return tuple(checks.whole("measured", one, least=0) for one in measured)
+    return tuple(range(checks.whole("measured", measured)))
 
 
 def channel_slice(measured: Measured, channels: int) -> slice | list[int]:
@@ -31,6 +36,11 @@ def check_shapes(
     prediction: Tensor, target: Tensor, mask: Tensor | None, window: tuple[int, ...] | None
 ) -> None:
     """Refuse windows that do not fit each other, or ``window`` = (time, *space, channel)."""
+    for name, values in (("prediction", prediction), ("target", target)):
+        if checks.instance(name, values, Tensor).is_complex():
+            raise ShapeError(f"`{name}` must hold real numbers, but is {values.dtype}.")
+    if mask is not None:
+        checks.instance("mask", mask, Tensor)
     if target.ndim not in (4, 5, 6):
         raise ShapeError(
             "`target` must have axes (batch, time, *space, channel) with one to three axes of "

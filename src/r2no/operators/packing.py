@@ -90,6 +90,11 @@ def load_source(folder: Path, found: dict[str, Any], fields: Fields, *, trust: b
             "`trust_source=True` (on the command line `--trust-source`), or give the operator as "
             "`source`."
         )
+    if found["kind"] not in (*_FOREIGN, "operator", "backbone"):
+        raise FileDamagedError(
+            f"`{folder}` has a source of the unknown kind {found['kind']!r}. Update r2no, or give "
+            "the operator as `source`."
+        )
     if found["kind"] == "operator":
         return load_operator(folder / SOURCE_FILE)[0]
     network = _make_network(folder, found)

@@ -8,7 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no import checks
 from r2no._types import Number
+from r2no.errors import ShapeError
 
 
 @runtime_checkable
@@ -60,5 +62,12 @@ def repair(
     step_size: Number = 0.2,
 ) -> Float[Tensor, "iterate batch time *space_channel"]:
     """All iterates of (M3) in one tensor; entry 0 is ``estimate``."""
+    history, estimate = checks.tensor("history", history), checks.tensor("estimate", estimate)
+    steps, step_size = checks.whole("steps", steps, least=0), checks.real("step_size", step_size)
+    if history.shape[:1] != estimate.shape[:1] or estimate.ndim == 0:
+        raise ShapeError(
+            "`history` and `estimate` must hold the same windows, but have shapes "
+            f"{tuple(history.shape)} and {tuple(estimate.shape)}."
+        )
     trajectory = repair_steps(module, history, estimate, steps=steps, step_size=step_size)
     return torch.stack(list(trajectory))

@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from r2no import checks
 from r2no._types import PaddingMode
-from r2no.errors import ConfigError, ShapeError
+from r2no.errors import ShapeError
 
 
 class _ConvBlock(nn.Module):
@@ -100,11 +101,9 @@ class RepairUNet(nn.Module):
         padding: PaddingMode = "zeros",
     ) -> None:
         super().__init__()
-        if min(history_channels, field_channels, width, depth) < 1:
-            raise ConfigError(
-                "`history_channels`, `field_channels`, `width` and `depth` must be at least 1, but "
-                f"got {history_channels}, {field_channels}, {width} and {depth}."
-            )
+        history_channels = checks.whole("history_channels", history_channels)
+        field_channels = checks.whole("field_channels", field_channels)
+        width, depth = checks.whole("width", width), checks.whole("depth", depth)
         self.history_channels, self.field_channels = history_channels, field_channels
         self.width, self.depth, self.padding = width, depth, padding
         widths = [width * 2**level for level in range(depth + 1)]
@@ -163,7 +162,8 @@ class RepairUNet(nn.Module):
         In memory the result is (batch, height, width, time, channel); a field that already lies
         so, such as every iterate after the first, is not copied.
         """
-        if field.ndim != 5 or field.shape[1] * field.shape[4] != channels:
+        field = checks.tensor(name, field)
+        if field.ndim != 5 or field.shape[1] * field.shape[4] != channels or 0 in field.shape[2:4]:
             raise ShapeError(
                 f"`{name}` must be (batch, time, height, width, channel) with time x channel = "
                 f"{channels}, but got shape {tuple(field.shape)}. Build `RepairUNet` for these "

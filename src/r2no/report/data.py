@@ -59,9 +59,16 @@ class Evaluation:
     @classmethod
     def from_json(cls, content: Json) -> "Evaluation":
         """Inverse of :meth:`to_json`."""
-        if content.get("format") != _FORMAT:
+        names = {"format", *(part.name for part in fields(cls))}
+        if (
+            not isinstance(content, dict)
+            or content.get("format") != _FORMAT
+            or names - set(content)
+        ):
+            found = content.get("format") if isinstance(content, dict) else content
             raise FileDamagedError(
-                f"`content` must be of format {_FORMAT!r}, but is {content.get('format')!r}. "
+                f"`content` must be of format {_FORMAT!r} with {sorted(names)}, but is "
+                f"{found!r:.80}. "
                 "Score the model again with this version."
             )
         return cls(**{part.name: content[part.name] for part in fields(cls)})

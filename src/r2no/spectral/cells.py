@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from r2no import checks
 from r2no._types import Extent, Grid
 from r2no.errors import ConfigError, GridMismatchError
 from r2no.spectral.transforms import (
@@ -65,6 +66,11 @@ class FourierCells:
                     f"`{name}` must have the half-plane's shape {expected} of grid {self.grid}, "
                     f"but got {found}. Build it with `FourierCells.polar`."
                 )
+        if self.index.dtype != torch.int64:
+            raise ConfigError(
+                f"`index` must hold whole numbers (int64), but is {self.index.dtype}. Build it "
+                "with `FourierCells.polar`."
+            )
         if self.num_cells < 1 or self.index.min() < 0 or self.index.max() >= self.num_cells:
             raise ConfigError(
                 f"`index` must lie in 0..{self.num_cells - 1}, but it spans "
@@ -95,11 +101,9 @@ class FourierCells:
             shared_channels: True drops the channel axis of the partition.
         """
         grid = check_grid(grid)
-        if radial < 1 or angular < 1 or extent not in ("corner", "ellipse"):
-            raise ConfigError(
-                "`radial` and `angular` must be at least 1 and `extent` 'corner' or 'ellipse', but "
-                f"got radial={radial}, angular={angular}, extent={extent!r}."
-            )
+        radial, angular = checks.whole("radial", radial), checks.whole("angular", angular)
+        if extent not in ("corner", "ellipse"):
+            raise ConfigError(f"`extent` must be 'corner' or 'ellipse', but got {extent!r}.")
         if angular > 1 and len(grid) != 2:
             raise ConfigError(
                 f"`angular` must be 1 on the {len(grid)}-D grid {grid}, but got {angular}: "
@@ -214,6 +218,7 @@ class FourierCells:
     def check_field(self, name: str, values: Tensor) -> None:
         """Raise unless ``values``, (..., *space, channel), ends in this grid."""
         dimensions = len(self.grid)
+        values = checks.tensor(name, values)
         if values.ndim < dimensions + 3 or tuple(values.shape[-1 - dimensions : -1]) != self.grid:
             raise GridMismatchError(
                 f"`{name}` must be (batch, time, *space, channel) on the grid of the cells, "
@@ -246,6 +251,11 @@ class FourierCells:
     def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any]) -> "FourierCells":
         """Inverse of :meth:`state`."""
         settings = dict(settings, grid=tuple(settings["grid"]))
+        if tuple(tensors["index"].shape) != half_shape(check_grid(settings["grid"])):
+            raise GridMismatchError(
+                f"`index` has shape {tuple(tensors['index'].shape)}, which is not the half-plane's "
+                f"of grid {settings['grid']}. Restore the file from a copy."
+            )
         multiplicity = hermitian_multiplicity(settings["grid"])
         return cls(index=tensors["index"], multiplicity=multiplicity, **settings)
 

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Complex, Float, Shaped
 from torch import Tensor
 
+from r2no import checks
 from r2no._types import Grid
 from r2no.errors import GridMismatchError, ShapeError
 
@@ -22,7 +23,7 @@ _SAME_ANGLE = 1e-12
 
 def check_grid(grid: Grid) -> Grid:
     """Return ``grid`` as a tuple of ints, or say what is wrong with it."""
-    grid = tuple(int(size) for size in grid)
+    grid = tuple(checks.whole("grid", size) for size in checks.listed("grid", grid))
     if not 1 <= len(grid) <= 3 or min(grid) < 2:
         raise GridMismatchError(
             f"`grid` must have one to three axes of at least 2 points each, but got {grid}. "

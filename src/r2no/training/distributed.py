@@ -1,10 +1,14 @@
 """Ranks: one process without ``torchrun``, many with it; the same code for both."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from r2no._types import PathLike
+from r2no.locks import sole_writer
 
 
 def rank() -> int:
@@ -20,6 +24,13 @@ def world_size() -> int:
 def is_main() -> bool:
     """Whether this process writes files and prints."""
     return rank() == 0
+
+
+@contextlib.contextmanager
+def sole_run(path: PathLike) -> Iterator[None]:
+    """Be the only run that writes ``path``; of a run's processes the first one holds the lock."""
+    with sole_writer(path) if is_main() else contextlib.nullcontext():
+        yield
 
 
 def barrier() -> None:

@@ -7,7 +7,6 @@ may differ in its last bits on another machine, initial weights and normalisers,
 tolerance, so a run also goes on there.
 """
 
-import contextlib
 import csv
 import io
 import json
@@ -24,7 +23,6 @@ from torch import Tensor, nn
 from r2no import storage
 from r2no._types import Number, PathLike
 from r2no.errors import EmptySplitError, FingerprintError, NonFiniteError
-from r2no.locks import sole_writer
 from r2no.training import distributed
 from r2no.training.config import TrainSettings
 from r2no.training.progress import Reporter
@@ -116,7 +114,7 @@ def optimise(
     optimiser = kind(module.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        with sole_writer(folder) if distributed.is_main() else contextlib.nullcontext():
+        with distributed.sole_run(folder):
             storage.remove_temporaries(folder)
             state = _resume(folder, key, begin, module, optimiser)
             run = _Run(

@@ -11,7 +11,6 @@ import io
 import itertools
 import math
 import os
-import shutil
 import zlib
 from pathlib import Path
 
@@ -99,6 +98,7 @@ def cached_source(
     answer = torch.from_numpy(_checked(source, first.history, shape))
     if distributed.is_main():
         with sole_writer(Path(folder) / f"h0-{key[:24]}"):
+            storage.remove_temporaries(folder, f"h0-{key[:24]}-*")
             path = _place(Path(folder), key, answer)
             _fill(source, windows, path, answer, batch_size, title, reporter)
     distributed.barrier()
@@ -139,7 +139,7 @@ def _fill(
     if len(checks) == len(windows):
         return
     done, header, row_size = len(checks), _header(shape), 4 * math.prod(shape[1:])
-    _check_space(path, len(header) + row_size * len(windows))
+    storage.check_space(path, len(header) + row_size * len(windows))
     try:
         with path.open("r+b" if done else "wb") as file:
             file.truncate(len(header) + done * row_size if done else 0)
@@ -185,18 +185,6 @@ def _header(shape: tuple[int, ...]) -> bytes:
     fields = {"descr": "<f4", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, fields)
     return stream.getvalue()
-
-
-def _check_space(path: Path, size: int) -> None:
-    """Refuse at once what will not fit, instead of after hours."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    there = path.stat().st_size if path.exists() else 0
-    free = shutil.disk_usage(path.parent).free
-    if size - there > free:
-        raise StorageError(
-            f"`{path}` needs {(size - there) / 1e9:.3g} GB more, but only {free / 1e9:.3g} GB are "
-            "free there. Free some space or choose another folder."
-        )
 
 
 def _checked(source: Operator, history: Tensor, shape: tuple[int, ...]) -> np.ndarray:

@@ -11,7 +11,7 @@ from r2no.data.realpdebench.folder import GROUPS, Folder
 from r2no.data.realpdebench.hub import Hub, RemoteFile, Repository
 from r2no.data.realpdebench.systems import KINDS, SPLITS, SYSTEMS, choice
 from r2no.errors import ConfigError, DataError, FileDamagedError, StorageError
-from r2no.storage import read_json
+from r2no.storage import make_folder, read_json
 
 DATA = "AI4Science-WestlakeU/RealPDEBench"
 MODELS = "AI4Science-WestlakeU/RealPDEBench-models"
@@ -127,7 +127,7 @@ def download(
     """
     if plan.size > ASK_ABOVE and (confirm is None or not confirm(plan)):
         raise ConfigError(f"Not fetched without consent: {plan}. Confirm, or narrow the request.")
-    plan.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(plan.folder)
     free = shutil.disk_usage(plan.folder).free
     if plan.size > free:
         raise StorageError(f"Not enough space: {plan}, but only {free / 1e9:.2f} GB are free.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from r2no.errors import DataError
+from r2no.locks import sole_writer
 from r2no.storage import file_sha256
 
 
@@ -95,9 +96,10 @@ class HuggingFaceHub:
         from huggingface_hub.utils import build_hf_headers
 
         target = folder / file.path
-        target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.{repository.revision[:12]}.part")
-        with _named_errors(repository):
+        with sole_writer(target), _named_errors(repository):
+            if file.matches(target):  # by another process that we waited for
+                return
             url = hf_hub_url(
                 repository.name,
                 file.path,
@@ -117,7 +119,7 @@ class HuggingFaceHub:
                     expected_size=file.size,
                     displayed_filename=file.path,
                 )
-        os.replace(part, target)
+            os.replace(part, target)
 
 
 def _remote_file(entry: Any) -> RemoteFile:

@@ -21,6 +21,7 @@ from r2no.data.realpdebench.index import load_pt
 from r2no.data.realpdebench.systems import choice
 from r2no.data.window import Window, Windows
 from r2no.errors import EmptySplitError, FileDamagedError
+from r2no.locks import sole_writer
 from r2no.storage import fingerprint, load_tensors, save_tensors
 
 METHODS = ("gaussian", "range", "none")
@@ -108,10 +109,11 @@ def fit_statistics(
         return _accumulate(_stream(windows, workers), batch_size)
     key = fingerprint(windows.fingerprint, getattr(windows, "epoch", 0), batch_size)
     path = Path(cache) / f"statistics-{key[:16]}.safetensors"
-    if path.is_file():
-        return _load(path, key)
-    result = _accumulate(_stream(windows, workers), batch_size)
-    _save(path, key, result)
+    with sole_writer(path):
+        if path.is_file():
+            return _load(path, key)
+        result = _accumulate(_stream(windows, workers), batch_size)
+        _save(path, key, result)
     return result
 
 

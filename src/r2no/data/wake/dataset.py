@@ -11,6 +11,7 @@ from r2no.data.arrays import ArrayWindows
 from r2no.data.wake.runs import CELLS_PER_DIAMETER, WakeSettings, simulate_wake
 from r2no.data.wake.tasks import Progress
 from r2no.errors import ConfigError, FileDamagedError
+from r2no.locks import sole_writer
 from r2no.storage import fingerprint, load_tensors, save_tensors
 
 #: Part of the cache key: raise it whenever the same settings give other numbers.
@@ -68,9 +69,10 @@ def make_wake(
     if cache is None:
         return _assemble(simulate_wake(settings, progress), settings)
     path = Path(cache) / f"wake-{fingerprint(asdict(settings), CODE_VERSION)[:16]}.safetensors"
-    if not path.is_file():
-        made = simulate_wake(settings, progress)
-        save_tensors(path, made, {"settings": asdict(settings), "sha256": fingerprint(made)})
+    with sole_writer(path):
+        if not path.is_file():
+            made = simulate_wake(settings, progress)
+            save_tensors(path, made, {"settings": asdict(settings), "sha256": fingerprint(made)})
     return _assemble(_read_cache(path), settings)
 
 

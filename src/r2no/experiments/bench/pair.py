@@ -23,6 +23,7 @@ from r2no.experiments.realpdebench.evaluation import Protocol
 from r2no.experiments.realpdebench.run import ARTIFACT
 from r2no.experiments.realpdebench.sources import Source, is_artifact, open_source, save_artifact
 from r2no.experiments.realpdebench.windows import check_operator, open_windows
+from r2no.locks import sole_writer
 from r2no.training import Reporter
 
 #: Results of the first format hold other estimates of the theory; all are read.
@@ -84,11 +85,26 @@ def is_done(place: Place, key: str) -> bool:
 
 
 def run_pair(place: Place, checkpoint: Path, reporter: Reporter) -> bool:
-    """Do what is missing of a pair; returns whether anything was."""
+    """Do what is missing of a pair; returns whether anything was.
+
+    A second process waits for the first, and then finds nothing missing.
+    """
     windows = place.windows()
     key = place.key(checkpoint, windows)
-    if is_done(place, key):
-        return False
+    with sole_writer(place.result), sole_writer(place.folder(key) / ARTIFACT):
+        if is_done(place, key):
+            return False
+        _run(place, checkpoint, windows, key, reporter)
+    return True
+
+
+def _run(
+    place: Place,
+    checkpoint: Path,
+    windows: dict[str, RealPDEBench],
+    key: str,
+    reporter: Reporter,
+) -> None:
     config = place.config.benchmark(place.system, place.backbone)
     cache = place.config.out / "statistics"
     source = open_source(config, checkpoint, cache=cache, reporter=reporter)
@@ -97,7 +113,6 @@ def run_pair(place: Place, checkpoint: Path, reporter: Reporter) -> bool:
     normalisers = source.operator.history_normaliser, source.operator.target_normaliser
     protocol = Protocol(place.config.batch_size, place.config.compat, normalisers)
     score_pair(place, key, model, windows, protocol=protocol, reporter=reporter)
-    return True
 
 
 def score_pair(

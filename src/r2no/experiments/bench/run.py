@@ -16,6 +16,7 @@ from r2no.data.realpdebench import write_tiny
 from r2no.experiments.bench.config import BenchConfig
 from r2no.experiments.bench.pair import Place, run_pair
 from r2no.experiments.bench.sources import check_sources, obtain_source
+from r2no.locks import sole_writer
 from r2no.training import Reporter
 
 Unit = tuple[str, str]
@@ -62,10 +63,12 @@ def run_bench(
 
 def prepare_data(config: BenchConfig) -> None:
     """Write the small data sets of the mini preset that are not there yet."""
-    if config.data is None:
-        missing = [s for s in config.systems if not (config.root / s / "tiny.json").is_file()]
-        if missing:
-            write_tiny(config.root, missing, layouts=["arrow"])
+    if config.data is not None:
+        return
+    for system in config.systems:
+        with sole_writer(config.root / system):
+            if not (config.root / system / "tiny.json").is_file():
+                write_tiny(config.root, [system], layouts=["arrow"])
 
 
 def run_unit(config: BenchConfig, unit: Unit, reporter: Reporter) -> list[Outcome]:

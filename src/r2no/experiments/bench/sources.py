@@ -11,6 +11,7 @@ from r2no.experiments.bench.studies import BACKBONES, SourceName
 from r2no.experiments.realpdebench.config import TrainConfig
 from r2no.experiments.realpdebench.run import CHECKPOINT, SUMMARY, run_training
 from r2no.experiments.realpdebench.windows import open_windows
+from r2no.locks import sole_writer
 from r2no.training import Reporter
 
 PARADIGM: dict[SourceName, str] = {"pretrained": "numerical", "finetune": "finetune"}
@@ -96,7 +97,8 @@ def obtain_source(
     if source == "finetune":
         start = obtain_source(config, system, backbone, "pretrained", reporter)
     train = source_config(config, system, backbone, source, start)
-    if not finished(train):
-        train.check()
-        run_training(train, reporter=reporter)
+    with sole_writer(train.folder / SUMMARY):
+        if not finished(train):
+            train.check()
+            run_training(train, reporter=reporter)
     return train.folder / CHECKPOINT

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from r2no import storage
 from r2no.adaptation import load, score_readouts
 from r2no.adaptation.model import AdaptedModel, versions
-from r2no.adaptation.stored import MANIFEST
+from r2no.adaptation.stored import MANIFEST, read_manifest
 from r2no.data.window import Windows
 from r2no.experiments.own.config import OwnConfig
 from r2no.experiments.own.task import open_measurements, open_source, split
@@ -15,12 +14,7 @@ from r2no.training import Persistence, Reporter
 
 def is_own_artifact(folder: Path) -> bool:
     """Whether an artifact was made from a config of one's own, which it then keeps."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        return False
-    manifest = storage.read_json(path)
-    notes = manifest.get("provenance") if isinstance(manifest, dict) else None
-    return isinstance(notes, dict) and "config" in notes
+    return (folder / MANIFEST).is_file() and "config" in read_manifest(folder)["provenance"]
 
 
 def evaluate_own(
@@ -34,8 +28,8 @@ def evaluate_own(
 
     The data are read anew; a fingerprint other than the artifact's is reported, not refused.
     """
-    manifest = storage.read_json(folder / MANIFEST)
-    config = OwnConfig(**manifest["provenance"]["config"])
+    provenance = read_manifest(folder)["provenance"]
+    config = OwnConfig(**provenance["config"])
     measurements = open_measurements(config.data)
     splits = split(config.data, measurements)
     source = None
@@ -48,7 +42,7 @@ def evaluate_own(
         "split": name,
         "windows": len(windows),
         "measured": [windows.fields.channels[c] for c in windows.fields.measured],
-        "same_data": splits.fit.fingerprint == manifest["provenance"]["fit"],
+        "same_data": splits.fit.fingerprint == provenance["fit"],
         "versions": versions(),
     }
 

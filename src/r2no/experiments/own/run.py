@@ -30,7 +30,8 @@ def run_own_adaptation(
 
     Returns the folder of the artifact, which brings its source where that is possible. Beside it
     are ``run.json`` (scores of persistence, source and model, the verdict and the config) and
-    ``report.html``, which names ``command`` as its origin. A run that was stopped goes on.
+    ``report.html``, which names ``command`` as its origin. A run that was stopped goes on; a second
+    one into the same folder waits for the first.
     """
     reporter = reporter or Reporter(quiet=True)
     check_place(config.out)

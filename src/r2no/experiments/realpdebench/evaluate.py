@@ -57,7 +57,7 @@ def _operators(config: EvaluateConfig, reporter: Reporter) -> tuple[dict[str, Op
     if is_artifact(config.model):
         model, source = open_artifact(config, reporter=reporter)
         model.source = Remembered(source.operator)  # scored beside the model, computed once
-        return {"scores": model.predict, "source_scores": model.source}, source
+        return {"scores": model.forecast, "source_scores": model.source}, source
     if config.model.is_dir():
         raise ConfigError(
             f"`{config.model}` is a folder without `manifest.json`, so it is no artifact. Give "

@@ -21,6 +21,7 @@ from r2no.training import (
     TrainResult,
     benchmark_history,
     save_operator,
+    sole_run,
     train_operator,
 )
 
@@ -32,9 +33,15 @@ SUMMARY = "run.json"
 def run_training(config: TrainConfig, *, reporter: Reporter | None = None) -> dict[str, Any]:
     """Train, and write the checkpoint of lowest validation RMSE; returns what was written.
 
-    Validation is always on the real validation split. A run that was stopped goes on.
+    Validation is always on the real validation split. A run that was stopped goes on; a second one
+    into the same folder waits for the first.
     """
-    reporter, row, work = reporter or Reporter(quiet=True), config.resolved(), config.folder / "run"
+    with sole_run(config.folder / SUMMARY):
+        return _train(config, reporter or Reporter(quiet=True))
+
+
+def _train(config: TrainConfig, reporter: Reporter) -> dict[str, Any]:
+    row, work = config.resolved(), config.folder / "run"
     train, validation = _training_windows(config)
     if not work.exists():  # simulated windows without masks, which would hide damaged channels
         read_through([validation, _training_windows(config, mask_prob=0.0)[0]], reporter)
@@ -96,11 +103,16 @@ def _write_checkpoints(
 def run_adaptation(config: AdaptConfig, *, reporter: Reporter | None = None) -> Path:
     """Fit repair modules on the real training split and the ensemble on the validation split.
 
-    Returns the folder of the artifact, which brings its source. A run that was stopped goes on.
+    Returns the folder of the artifact, which brings its source. A run that was stopped goes on; a
+    second one into the same folder waits for the first.
     """
-    reporter = reporter or Reporter(quiet=True)
     system = source_system(config, config.source)
     folder = config.out or Path("runs") / f"{system}-adapt-{config.source.stem}"
+    with sole_run(folder / SUMMARY):
+        return _adapt(config, system, folder, reporter or Reporter(quiet=True))
+
+
+def _adapt(config: AdaptConfig, system: str, folder: Path, reporter: Reporter) -> Path:
     train, fit = (open_windows(config, system, "real", split) for split in ("train", "val"))
     if not (folder / "work").exists():
         read_through([train, fit], reporter)

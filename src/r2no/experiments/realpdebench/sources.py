@@ -9,6 +9,7 @@ from torch import nn
 
 from r2no import backbones, storage
 from r2no.adaptation import AdaptedModel, load
+from r2no.adaptation.stored import read_manifest
 from r2no.backbones.formats import Checkpoint, read_checkpoint
 from r2no.data.realpdebench import RealPDEBench
 from r2no.errors import ConfigError, FileDamagedError
@@ -99,8 +100,7 @@ def save_artifact(model: AdaptedModel, source: Source, folder: Path) -> Path:
 
 def open_artifact(config: EvaluateConfig, *, reporter: Reporter) -> tuple[AdaptedModel, Source]:
     """An artifact and its source: the file beside it, or the config's."""
-    manifest = storage.read_json(config.model / "manifest.json")
-    provenance: dict[str, Any] = manifest.get("provenance", {})
+    provenance: dict[str, Any] = read_manifest(config.model)["provenance"]
     path = config.source or config.model / SOURCE_FILE
     if (
         config.source is None

@@ -1,7 +1,9 @@
 """The two on-disk layouts: rows of an Arrow shard, and HDF5 files."""
 
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +92,20 @@ def _state(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _hdf5(path: Path) -> Iterator[h5py.File]:
+    """A file that is made in memory first: on a full disk the library can crash."""
+    stream = io.BytesIO()
+    with h5py.File(stream, "w") as archive:
+        yield archive
+    path.write_bytes(stream.getvalue())
+
+
 def write_wake_file(path: Path, name: str, kind: str, flow: Wake) -> None:
     """HDF5 of a fluid trajectory, with the variations found among the systems."""
     dtype = np.float64 if name == "foil" else np.float32
     keys = ("u", "v") if kind == "real" else ("u", "v", "p")
-    with h5py.File(path, "w") as archive:
+    with _hdf5(path) as archive:
         measured = archive.create_group("measured_data")
         for key in keys:
             measured[key] = getattr(flow, key).astype(dtype)
@@ -109,11 +120,11 @@ def write_wake_file(path: Path, name: str, kind: str, flow: Wake) -> None:
 def write_flame_files(folder: Path, sim_id: str, burn: Flame) -> None:
     """HDF5 of a combustion trajectory; simulated ones put the intensity into ``surrogate/``."""
     if burn.fields is None:
-        with h5py.File(folder / "real" / sim_id, "w") as archive:
+        with _hdf5(folder / "real" / sim_id) as archive:
             archive["trajectory"] = burn.observed
         return
     for kind, values in (("numerical", burn.fields), ("surrogate", burn.observed)):
-        with h5py.File(folder / kind / sim_id, "w") as archive:
+        with _hdf5(folder / kind / sim_id) as archive:
             archive["measured_data"] = values
             archive["time"], archive["x"], archive["y"] = burn.t, burn.x, burn.y
             if kind == "numerical":

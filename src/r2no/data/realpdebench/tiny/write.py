@@ -1,8 +1,5 @@
 """Write small data sets: fields, window lists, groups and state files, complete or not at all."""
 
-import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +14,7 @@ from r2no.data.realpdebench.tiny.flame import flame
 from r2no.data.realpdebench.tiny.plans import PLANS, tiny_system
 from r2no.data.realpdebench.tiny.wake import wake
 from r2no.errors import StorageError
-from r2no.storage import write_json
+from r2no.storage import scratch_folder, take_place, write_json
 
 _VERSION = {
     "data_version": "2.0.1",
@@ -44,13 +41,14 @@ def write_tiny(
         choice("systems", name, tuple(SYSTEMS))
     for layout in layouts:
         choice("layouts", layout, LAYOUTS[1:])
-    root.mkdir(parents=True, exist_ok=True)
     for name in systems:
-        _refuse_foreign(root / name)
-        with tempfile.TemporaryDirectory(dir=root, prefix=".tiny-") as scratch:
-            _write_system(Path(scratch), name, seed=seed, frames=frames, layouts=layouts)
-            shutil.rmtree(root / name, ignore_errors=True)
-            os.replace(Path(scratch) / name, root / name)
+        with scratch_folder(root / name) as scratch:
+            _refuse_foreign(root / name)
+            try:
+                _write_system(scratch, name, seed=seed, frames=frames, layouts=layouts)
+            except RuntimeError as error:  # as PyTorch and HDF5 report a full disk
+                raise OSError(str(error)) from error
+            take_place(scratch / name, root / name)
     write_json(root / "version.json", _VERSION)
     return root
 

@@ -1,0 +1,85 @@
+"""Checks of single arguments, so that a wrong one is named where it enters and not deep inside."""
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from r2no.errors import ConfigError, ShapeError
+
+Kind = TypeVar("Kind")
+
+
+def whole(name: str, value: Any, *, least: int = 1) -> int:
+    """``value`` as an int from ``least`` on."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise ConfigError(f"`{name}` must be a whole number, but got {_shown(value)}.")
+    if value < least:
+        raise ConfigError(f"`{name}` must be at least {least}, but got {value}.")
+    return int(value)
+
+
+def real(name: str, value: Any) -> float:
+    """``value`` as a finite float."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
+        raise ConfigError(f"`{name}` must be a number, but got {_shown(value)}.")
+    if isinstance(value, (complex, np.complexfloating)) or not math.isfinite(value):
+        raise ConfigError(f"`{name}` must be a finite number, but got {value}.")
+    return float(value)
+
+
+def listed(name: str, value: Any) -> tuple[Any, ...]:
+    """``value`` as a tuple; a text is not taken for its letters."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise ConfigError(f"`{name}` must be a list or a tuple, but got {_shown(value)}.")
+    return tuple(value)
+
+
+def names(name: str, value: Any) -> tuple[str, ...]:
+    """``value`` as a tuple of texts."""
+    whole = () if isinstance(value, str) else listed(name, value)
+    if isinstance(value, str) or not all(isinstance(one, str) for one in whole):
+        raise ConfigError(f"`{name}` must be a list of names, but got {_shown(value)}.")
+    return whole
+
+
+def path(name: str, value: Any) -> Path:
+    """``value`` as a path."""
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+        raise ConfigError(f"`{name}` must be a path or a text, but got {_shown(value)}.")
+    if "\0" in os.fspath(value):
+        raise ConfigError(f"`{name}` must not hold a zero byte, but got {_shown(value)}.")
+    return Path(value)
+
+
+def instance(name: str, value: Any, kind: type[Kind]) -> Kind:
+    """``value``, which must be of a class."""
+    if not isinstance(value, kind):
+        raise ConfigError(f"`{name}` must be a `{kind.__name__}`, but got {_shown(value)}.")
+    return value
+
+
+def tensor(name: str, value: Any) -> Tensor:
+    """``value``, which must be a tensor of real floating-point numbers."""
+    if not isinstance(value, Tensor):
+        raise ShapeError(
+            f"`{name}` must be a tensor, but got {_shown(value)}. Convert it with "
+            "`torch.as_tensor(..., dtype=torch.float32)`."
+        )
+    if value.dtype not in (torch.float32, torch.float64):
+        raise ShapeError(
+            f"`{name}` must be of type float32 or float64, but is {value.dtype}. Convert it with "
+            "`.float()`."
+        )
+    return value
+
+
+def _shown(value: Any) -> str:
+    """What came, by its value where that is short, and by its type."""
+    text = repr(value) if isinstance(value, (str, bytes, int, float, list, tuple, dict)) else ""
+    return f"{text:.60} (`{type(value).__name__}`)" if text else f"a `{type(value).__name__}`"
