@@ -25,14 +25,18 @@ def assert_close_fields(actual: Tensor, expected: Tensor) -> None:
 
 
 def assert_close_norms(actual: dict, expected: dict) -> None:
-    """Within 1e-3, but for gradients that vanish in exact arithmetic (biases before a norm)."""
+    """Within 4e-3, but for gradients that vanish in exact arithmetic (biases before a norm).
+
+    The stored norms are in float32; those in float64 differ by up to 1.5e-3 (CNO in train mode),
+    and so do those of processors without AVX2.
+    """
     assert actual.keys() == expected.keys()
     noise = 2e-6 * max(norm for norm in expected.values() if norm is not None)
     for key, norm in expected.items():
         if norm is None:
             assert actual[key] is None, key
         else:
-            assert actual[key] == pytest.approx(norm, rel=1e-3, abs=noise), key
+            assert actual[key] == pytest.approx(norm, rel=4e-3, abs=noise), key
 
 
 @pytest.mark.parametrize("names", CASES, ids=IDS)
