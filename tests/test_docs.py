@@ -139,6 +139,30 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in {_slug(heading) for heading in _headings(file)}, target
 
 
+def test_tables_of_the_readme_are_those_of_the_results_page():
+    """Numbers have one home: every row of README's tables stands in docs/results.md."""
+    known = [_rows(text) for text in re.split(r"\n\s*\n", (DOCS / "results.md").read_text())]
+    tables = re.split(r"\n\s*\n", (ROOT / "README.md").read_text())
+    shown = [rows for rows in map(_rows, tables) if any(map(_is_number, rows[-1][1:]))]
+    assert shown
+    for rows in shown:
+        (home,) = [table for table in known if table and set(rows[0]) <= set(table[0])]
+        places = [home[0].index(column) for column in rows[0]]
+        found = [[row[place] for place in places] for row in home]
+        assert all(row in found for row in rows), rows
+
+
+def _rows(text: str) -> list[list[str]]:
+    """Cells of a table, without the line under its head; one empty row for anything else."""
+    lines = [line for line in text.strip().splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in rows if not set("".join(row)) <= set("-: ")] or [[""]]
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?\d+(\.\d+)?", text) is not None
+
+
 def _headings(page: Path) -> list[str]:
     return re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
 

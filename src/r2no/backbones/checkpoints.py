@@ -206,8 +206,19 @@ def _remedy(expected: Mapping[str, Tensor], checkpoint: Checkpoint) -> str:
     if checkpoint.format == "dpot pre-training":
         return "Use `import_dpot_pretraining` to load the part that fits."
     name = likely_network(checkpoint.weights)
+    if name == "cno" and (more := _blocks(checkpoint.weights) - _blocks(expected)):
+        return (
+            f"They look like a cno with {abs(more)} residual blocks {'more' if more > 0 else 'less'}: "
+            f"build it with `N_res_neck` {abs(more)} {'higher' if more > 0 else 'lower'}."
+        )
     kind = f"They look like a {name} of another config" if name else "They fit no published network"
     return f"{kind}: build one with the config they were trained with."
+
+
+def _blocks(weights: Mapping[str, Tensor]) -> int:
+    """Residual blocks of a CNO, those of its neck among them."""
+    parts = (key.split(".") for key in weights if key.startswith("res_nets."))
+    return len({part[1] for part in parts})
 
 
 def _kind(tensor: Tensor) -> str:
