@@ -488,3 +488,15 @@ def test_pretraining_file_is_pointed_to_its_loader(tmp_path: Path) -> None:
     assert describe(path).record.format == "dpot pre-training"
     with pytest.raises(CheckpointMismatchError, match="import_dpot_pretraining"):
         load_checkpoint(small("dpot_s"), path)
+
+
+@pytest.mark.parametrize(("blocks", "hint"), [(3, "2 higher"), (1, "2 lower")])
+def test_a_neck_of_another_length_is_named(blocks, hint, tmp_path):
+    def network(neck):
+        config = small_config("cno", shape_in=SHAPE, shape_out=SHAPE)
+        return build("cno", config=config.model_copy(update={"N_res_neck": neck}))
+
+    path = tmp_path / "cno.pth"
+    torch.save(network(blocks).state_dict(), path)
+    with pytest.raises(CheckpointMismatchError, match=f"`N_res_neck` {hint}"):
+        load_checkpoint(network(4 - blocks), path)

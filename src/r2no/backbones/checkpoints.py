@@ -208,8 +208,8 @@ def _remedy(expected: Mapping[str, Tensor], checkpoint: Checkpoint) -> str:
     name = likely_network(checkpoint.weights)
     if name == "cno" and (more := _blocks(checkpoint.weights) - _blocks(expected)):
         return (
-            f"They look like a cno with {abs(more)} residual blocks {'more' if more > 0 else 'less'}: "
-            f"build it with `N_res_neck` {abs(more)} {'higher' if more > 0 else 'lower'}."
+            "They look like a cno with another number of residual blocks: build it with "
+            f"`N_res_neck` {abs(more)} {'higher' if more > 0 else 'lower'}."
         )
     kind = f"They look like a {name} of another config" if name else "They fit no published network"
     return f"{kind}: build one with the config they were trained with."
