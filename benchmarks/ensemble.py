@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import parser, print_conditions, seconds
 from r2no import FourierCells, RepairUNet, SpectralEnsemble
-from r2no.ensemble import Columns, GramSums
+from r2no.ensemble import Columns, GramAccumulator
 from r2no.repair import repair_steps
 
 CHANNELS, MEMBERS, BATCH = 3, 3, 2
@@ -52,8 +52,7 @@ def measure(size, repeats):
     columns = Columns(MEMBERS, tuple(range(1, size.steps + 1)))
     weights = 0.01 * torch.randn(columns.number)
     fitted = SpectralEnsemble.from_weights(weights, columns, cells, measured=(0, 1))
-    fitting = SpectralEnsemble(cells, measured=(0, 1))
-    sums = GramSums.zeros(fitting.set_columns(MEMBERS, size.steps), cells, 2, 1)
+    sums = GramAccumulator(columns, cells, measured=(0, 1), exponents=(1.0,), groups=1)
     group = torch.zeros(BATCH, dtype=torch.long)
 
     def bare():
@@ -64,13 +63,10 @@ def measure(size, repeats):
         roll_out(modules, history, source, size.steps, composition.add)
         composition.result()
 
-    spectra = None
-
     def gram():
-        nonlocal spectra
-        spectra = fitting.begin(source, target, reuse=spectra)
+        spectra = sums.begin(source, target)
         roll_out(modules, history, source, size.steps, spectra.add)
-        spectra.add_to(sums, group, 1.0)  # as fitting does: into running sums
+        sums.add(group)  # as fitting does: into running sums
 
     times = {"bare": [], "predict": [], "gram": []}
     bare()

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from benchmarks import parser, print_conditions
-from r2no import FourierCells, RepairUNet, SpectralEnsemble
+from r2no import FourierCells, RepairUNet
 from r2no.adaptation import AdaptedModel, AdaptSettings, Trajectories
 from r2no.data import ArrayWindows
 from r2no.data.normalise import Normaliser
-from r2no.ensemble import DepthErrors, GramSums
+from r2no.ensemble import DepthErrors, FitPlan, FittedEnsemble, GramSums
 from r2no.experiments.bench.passes import Scorer
 from r2no.experiments.bench.readouts import StudyReadouts
 from r2no.experiments.realpdebench.evaluation import Protocol
@@ -47,16 +47,16 @@ def windows(size: Size, number: int) -> ArrayWindows:
     return ArrayWindows([field], size.frames, size.frames, stride=1, measured=MEASURED)
 
 
-def fitted(size: Size) -> SpectralEnsemble:
+def fitted(size: Size) -> FittedEnsemble:
     """An ensemble of this size, from sums of random columns."""
-    cells = FourierCells.polar(size.grid, radial=size.radial)
-    ensemble = SpectralEnsemble(cells, 1e-4, MEASURED)
-    columns = ensemble.set_columns(MEMBERS, size.steps)
-    sums = GramSums.zeros(columns, ensemble.cells, len(MEASURED), 1)
+    cells, plan = FourierCells.polar(size.grid, radial=size.radial), FitPlan(1e-4, MEASURED)
+    columns = plan.columns(MEMBERS, size.steps)
+    sums = GramSums.zeros(columns, cells, len(MEASURED), 1)
     side = columns.number + 1
-    sample = torch.randn(ensemble.cells.num_cells, 2, side, side, dtype=torch.float64)
+    sample = torch.randn(cells.num_cells, 2, side, side, dtype=torch.float64)
     moments = (sample @ sample.mT / side + torch.eye(side, dtype=torch.float64))[None]
-    return ensemble.solve(replace(sums, moments=moments, windows=torch.ones_like(sums.windows)))
+    sums = replace(sums, moments=moments, windows=torch.ones_like(sums.windows))
+    return FittedEnsemble.solve(cells, plan, columns, sums)
 
 
 def model(size: Size) -> AdaptedModel:

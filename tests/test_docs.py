@@ -288,7 +288,7 @@ def test_snippets_run(
                 "forecast-cli.nc", "report-cli.html")  # fmt: skip
         assert all((tmp_path / name).exists() for name in made)
         both = [r2no.load(name, trust_source=True) for name in (made[0], made[3])]
-        assert both[0].ensemble.weights_.equal(both[1].ensemble.weights_)  # "both do the same"
+        assert both[0].ensemble.weights.equal(both[1].ensemble.weights)  # "both do the same"
 
 
 def _read_yaml(block: Block, folder: Path) -> None:

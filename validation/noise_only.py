@@ -14,8 +14,7 @@ import sys
 import torch
 
 from r2no import FourierCells, SpectralEnsemble
-from r2no.data.splits import blocks
-from r2no.ensemble import FitBatch
+from r2no.ensemble import FitBatch, blocks
 
 GRID, HORIZON, DEPTHS = (16, 20), 4, 4
 

@@ -14,7 +14,7 @@ from r2no.adaptation import (
     score_readouts,
 )
 from r2no.data import ArrayWindows, collate
-from r2no.ensemble import quadratic_error
+from r2no.ensemble import FittedEnsemble, quadratic_error
 from r2no.ensemble.chains import refit_chains
 from r2no.errors import (
     ConfigError,
@@ -70,7 +70,7 @@ def test_a_fixed_penalty_needs_nothing_held_out(splits):
     fixed = EnsembleSettings(cells="published", radial=2, angular=1, ridge=0.1)
     settings = SETTINGS.model_copy(update={"ensemble": fixed, "members": 1})
     model = r2no.adapt(Source(), splits["train"], one, settings=settings)
-    assert model.ensemble.ridge_ == 0.1
+    assert model.ensemble.ridge == 0.1
 
 
 def test_fields_agree_but_for_rounding(model, splits):
@@ -160,7 +160,7 @@ def equal_bits(found, expected):
     states = [[m.state_dict() for m in one.trajectories.modules] for one in (found, expected)]
     for mine, theirs in zip(*states, strict=True):
         assert all(torch.equal(mine[name], value) for name, value in theirs.items())
-    assert torch.equal(found.ensemble.weights_, expected.ensemble.weights_)
+    assert torch.equal(found.ensemble.weights, expected.ensemble.weights)
 
 
 def test_finished_work_is_used_again(model, splits, tmp_path):
@@ -295,7 +295,7 @@ def test_gaps_have_no_influence_on_fit_or_score():
     for hidden in (0.0, 1e6, float("nan")):
         train, fit = split(range(2), hidden), split(range(10, 12), hidden)
         model = r2no.adapt(Source(), train, fit, members=1, settings=SETTINGS)
-        found.append((model.ensemble.weights_, model.evaluate(fit)["rmse"]))
+        found.append((model.ensemble.weights, model.evaluate(fit)["rmse"]))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][0], found[2][0])
     assert found[0][1] == found[1][1] == found[2][1]
@@ -303,15 +303,15 @@ def test_gaps_have_no_influence_on_fit_or_score():
 
 
 def test_budget_falls_with_evaluations_and_ends_at_the_leading_fit(model):
-    points = model.budget()
+    points = model.cost_curve()
     assert {(p.members, p.depth) for p in points} == {(m, d) for m in (1, 2) for d in (1, 2, 3)}
     assert all(p.evaluations == p.members * p.depth for p in points)
     ensemble = model.ensemble
-    leading = replace(ensemble.nested_.leading, share=1.0)
+    leading = replace(ensemble.nested.leading, share=1.0)
     after = before = 0.0
-    for fit, score in ensemble.folds_:
-        weights = refit_chains(ensemble.sums_.total(fit), ensemble.cells, [leading])
-        moments = ensemble.sums_.total(score).moments[0]
+    for fit, score in ensemble.folds:
+        weights = refit_chains(ensemble.sums.total(fit), ensemble.cells, [leading])
+        moments = ensemble.sums.total(score).moments[0]
         after += float(quadratic_error(moments, weights).sum())
         before += float(moments[..., -1, -1].sum())
     assert points[-1].error == pytest.approx((after / before) ** 0.5)
@@ -323,7 +323,7 @@ def test_truncated_model_equals_one_fitted_to_fewer_columns(model, splits):
     expected = model.ensemble.derive(
         members=len(cheap.trajectories.modules), depth=cheap.trajectories.steps
     )
-    assert torch.equal(cheap.ensemble.weights_, expected.weights_)
+    assert torch.equal(cheap.ensemble.weights, expected.weights)
     history = collate([splits["test"][0]]).history
     assert cheap.predict(history).shape == model.predict(history).shape
     assert cheap.evaluate(splits["test"])["rmse"] > 0
@@ -345,7 +345,7 @@ def test_cells_argument_is_the_published_fit_on_that_partition(splits):
     fitted = r2no.adapt(Source(), splits["train"], splits["fit"], 1, cells=cells, settings=SETTINGS)
     assert fitted.verdict is None
     assert torch.equal(fitted.ensemble.cells.index, cells.index)
-    assert fitted.ensemble.ridge_ in fitted.ensemble.ridge_grid
+    assert fitted.ensemble.ridge in fitted.ensemble.plan.ridge_grid
     other = r2no.FourierCells.polar((8, 8), radial=3, angular=2)
     with pytest.raises(GridMismatchError, match=r"polar\(\(8, 12\)"):
         r2no.adapt(Source(), splits["train"], splits["fit"], cells=other, settings=SETTINGS)
@@ -367,7 +367,7 @@ def test_the_weighting_is_chosen_on_held_out_blocks_for_the_target(target):
     model = r2no.adapt(source, train, fit, 1, target=target, settings=SETTINGS)
     table = {row["exponent"]: row for row in model.provenance["exponents"]}
     assert set(table) == {0.0, 1.0, 2.0}
-    chosen = table[model.ensemble.weight_exponent]
+    chosen = table[model.ensemble.plan.weight_exponent]
     assert chosen[target] == min(row[target] for row in table.values())
     judge = {"rmse": 0.0, "rel_l2": 2.0}[target]
     alone = r2no.adapt(
@@ -379,16 +379,16 @@ def test_the_weighting_is_chosen_on_held_out_blocks_for_the_target(target):
             update={"ensemble": EnsembleSettings(radial=4, angular=4, weight_exponent=judge)}
         ),
     )  # fitted and judged with the target's own exponent: a row of the table
-    nested = alone.ensemble.nested_
+    nested = alone.ensemble.nested
     ratio = float(((nested.before - nested.gains).sum() / nested.before.sum()).sqrt())
     assert table[judge][target] == pytest.approx(ratio)
     again = model.ensemble.derive()  # judged as the fit was
-    torch.testing.assert_close(again.weights_, model.ensemble.weights_)
-    stored = r2no.SpectralEnsemble.from_state(*model.ensemble.state())
-    torch.testing.assert_close(stored.derive().weights_, again.weights_, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(again.weights, model.ensemble.weights)
+    stored = FittedEnsemble.from_state(*model.ensemble.state())
+    torch.testing.assert_close(stored.derive().weights, again.weights, rtol=1e-4, atol=1e-4)
     pooled = r2no.adaptation.update(model, split(range(18, 22))).ensemble
-    assert pooled.weight_exponent == model.ensemble.weight_exponent
-    assert (pooled.judged_ is None) == (pooled.weight_exponent == judge)
+    assert pooled.plan.weight_exponent == model.ensemble.plan.weight_exponent
+    assert (pooled.scoring_sums is None) == (pooled.plan.weight_exponent == judge)
 
 
 def test_learning_curve_shows_blocks_windows_and_spread(model):
@@ -407,9 +407,9 @@ def test_merged_sites_equal_the_pooled_fit(model, splits):
     for part in parts:
         site = r2no.adaptation.update(model, part)
         sites.append(site)
-    one = sites[0].ensemble.sums_.total().moments
-    expected = model.ensemble.sums_.total().moments
-    sums = [site.ensemble.sums_.total().moments - expected for site in sites]
+    one = sites[0].ensemble.sums.total().moments
+    expected = model.ensemble.sums.total().moments
+    sums = [site.ensemble.sums.total().moments - expected for site in sites]
     torch.testing.assert_close(sums[0] + sums[1], expected, rtol=1e-8, atol=1e-10)
     assert one.shape == expected.shape
     assert sites[0].fit_errors.windows == len(fit) + len(parts[0])

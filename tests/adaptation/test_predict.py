@@ -239,7 +239,7 @@ def test_values_under_the_mask_change_no_bit_of_fit_and_forecast(tmp_path):
         path = write_predictions(model, data, tmp_path / f"{hidden}.nc")
         forecast = opened(path)
         del forecast.attrs["r2no_key"]  # tells files apart
-        found.append((model.ensemble.weights_, forecast))
+        found.append((model.ensemble.weights, forecast))
     for weights, forecast in found[1:]:
         assert torch.equal(weights, found[0][0])
         xr.testing.assert_identical(forecast, found[0][1])

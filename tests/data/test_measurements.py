@@ -10,7 +10,7 @@ from tests.support.memory import Virtual, memory_for_no_more_than
 
 import r2no.data
 from r2no.data import ArrayWindows, Windows, shared_frames
-from r2no.data.splits import blocks
+from r2no.ensemble.holdout import blocks
 from r2no.errors import (
     ConfigError,
     DataError,

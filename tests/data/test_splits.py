@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from r2no.data import halves
-from r2no.data.splits import blocks
+from r2no.ensemble.holdout import blocks, halves
 from r2no.errors import EmptySplitError
 
 

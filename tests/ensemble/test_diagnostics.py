@@ -160,7 +160,7 @@ def test_retention_reads_gain_and_change_off_the_sums():
     model = SpectralEnsemble(cells, 1e-6, (0, 2), weight_exponent=0).fit(
         [(source, iterates, target)]
     )
-    found = retention(model)
+    found = retention(model.fitted_)
     prediction = model.predict(source, iterates)
     cell = int(cells.index[2, 2])
     before = cells.project(target - source, cell)[..., 0].square().sum()
@@ -172,7 +172,7 @@ def test_retention_reads_gain_and_change_off_the_sums():
     )
     assert float(found.share.nansum()) == pytest.approx(1)
     with pytest.raises(NotFittedError):
-        retention(SpectralEnsemble(cells))
+        retention(SpectralEnsemble(cells).fitted_)
 
 
 @pytest.mark.parametrize("grid", [(6, 8), (5, 7)], ids=str)
@@ -181,7 +181,7 @@ def test_map_on_the_plane_is_point_symmetric(grid):
     model = SpectralEnsemble(FourierCells.polar(grid, radial=3, angular=4), 0.1, (0,)).fit(
         [(source, iterates, target)]
     )
-    plane = torch.fft.ifftshift(on_plane(torch.arange(12).double(), model))
+    plane = torch.fft.ifftshift(on_plane(torch.arange(12).double(), model.fitted_))
     rows, columns = torch.meshgrid(*(torch.arange(n) for n in grid), indexing="ij")
     assert torch.equal(plane, plane[-rows % grid[0], -columns % grid[1]])
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r2no import FourierCells, SpectralEnsemble
-from r2no.ensemble import Columns, FitBatch, JointReadouts, quadratic_error, ridge_path
-from r2no.ensemble.gram import window_weights
+from r2no.ensemble import Columns, FitBatch, Readouts, quadratic_error, ridge_path
+from r2no.ensemble.accumulate import window_weights
 from r2no.errors import (
     ConfigError,
     EmptySplitError,
@@ -246,7 +246,7 @@ def test_joint_readouts_equal_each_by_itself():
         "single": full.derive(cells=FourierCells.single((6, 7))),
         "source": full.derive(ridge=float("inf")),
     }
-    joint = JointReadouts(chosen).compose(source)
+    joint = Readouts({n: e.fitted_.spread for n, e in chosen.items()}).compose(source)
     for member in range(2):
         for depth in (1, 2, 3):
             joint.add(member, depth, iterates[member, depth - 1])
@@ -257,7 +257,7 @@ def test_joint_readouts_equal_each_by_itself():
         torch.testing.assert_close(found[name][..., 1], source[..., 1], rtol=0, atol=0)
     torch.testing.assert_close(found["source"], source, rtol=0, atol=0)
     with pytest.raises(ConfigError, match="at least one readout"):
-        JointReadouts({})
+        Readouts({})
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -274,7 +274,9 @@ def test_groups_of_lead_time_are_fitted_and_composed_by_themselves(shared, tmp_p
     apart.save(tmp_path / "apart.safetensors")
     loaded = SpectralEnsemble.load(tmp_path / "apart.safetensors")
     torch.testing.assert_close(loaded.predict(source, iterates), predicted, rtol=0, atol=0)
-    joint = JointReadouts({"apart": apart, "one": apart.derive(members=1)}).compose(source)
+    joint = Readouts(
+        {"apart": apart.fitted_.spread, "one": apart.derive(members=1).fitted_.spread}
+    ).compose(source)
     for member in range(2):
         for depth in (1, 2, 3):
             joint.add(member, depth, iterates[member, depth - 1])

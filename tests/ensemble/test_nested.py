@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -35,8 +36,8 @@ def structured(seed, windows, noise):
     source, iterates, _ = problem(seed=seed, grid=GRID, windows=windows, members=1, depths=2)
     generator = torch.Generator().manual_seed(99)  # the weights, the same for every seed
     weights = torch.randn(CELLS.num_cells, 2, 3, generator=generator, dtype=torch.float64)
-    truth = SpectralEnsemble(CELLS, 0.0, (0, 2)).fit([(source, iterates, source)])
-    truth._set_weights(weights)
+    fit = SpectralEnsemble(CELLS, 0.0, (0, 2)).fit([(source, iterates, source)])
+    truth = replace(fit.fitted_, weights=weights)
     target = truth.predict(source, iterates)
     return (
         source,
@@ -184,7 +185,7 @@ def test_few_recordings_of_more_leave_the_source_a_share():
         found = nested(data, recordings=recordings).nested_
         torch.testing.assert_close(found.weights, trust * whole.weights)
     merged = nested(data, recordings=1).merge(nested(structured(5, 30, 0.3), recordings=2))
-    assert merged.recordings == 3
+    assert merged.fitted_.plan.recordings == 3
     assert sum(chain.share for chain in merged.nested_.chains) == pytest.approx(3 / 4)
     with pytest.raises(ConfigError, match="recordings"):
         nested(data, recordings=0)
@@ -228,7 +229,7 @@ def test_fits_of_another_rounding_merge_derive_and_lose_members():
     coarse = FourierCells.polar(GRID, radial=6, angular=2, extent="ellipse")
     derived = elsewhere.derive(cells=coarse, ridge=1e-3)
     fresh = SpectralEnsemble(
-        there.coarser(6, 2), 1e-3, (0, 2), weight_exponent=0, centred=elsewhere.centred
+        there.coarser(6, 2), 1e-3, (0, 2), weight_exponent=0, centred=elsewhere.fitted_.plan.centred
     )
     fresh.fit(grouped(first), folds=FOLDS)
     torch.testing.assert_close(derived.weights_, fresh.weights_)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from r2no import FourierCells, SpectralEnsemble
-from r2no.ensemble import FitBatch, JointReadouts
+from r2no.ensemble import FitBatch, Readouts
 
 GRID = (16, 24)
 CELLS = FourierCells.polar(GRID, radial=8, angular=4)
@@ -115,7 +115,7 @@ def test_centred_fits_are_stored_derived_and_composed_together(tmp_path):
         "one": model.derive(cells=FourierCells.single(GRID)),
         "published": fitted(1e3, 0.01),
     }
-    joint = JointReadouts(chosen).compose(source)
+    joint = Readouts({n: e.fitted_.spread for n, e in chosen.items()}).compose(source)
     for depth in (1, 2):
         joint.add(0, depth, iterates[0, depth - 1])
     for name, found in joint.results():

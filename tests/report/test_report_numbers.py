@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from r2no import FourierCells, SpectralEnsemble
+from r2no import FourierCells
 from r2no.adaptation import StoredModel, readouts, score_readouts
 from r2no.data.window import Fields
+from r2no.ensemble import FittedEnsemble
 from r2no.errors import ConfigError
 from r2no.report import (
     ReportData,
@@ -155,7 +156,7 @@ def test_map_holds_the_weights_of_every_wavenumber(cells):
     found = cells_json(ensemble, ["u", "v"], frames=4)
     plane, weights = numbers(found["plane"], "<u2"), numbers(found["weights"], "<f4")
     height, width = ensemble.cells.grid
-    stored = ensemble.weights_[ensemble.cells.index]  # half-plane, channel, column
+    stored = ensemble.weights[ensemble.cells.index]  # half-plane, channel, column
     for row in range(height):
         for column in range(width // 2):  # wavenumbers 0..width/2 - 1, right of the centre
             cell = plane[height - 1 - (row + height // 2) % height, column + width // 2]
@@ -168,8 +169,8 @@ def test_shares_and_gains_add_up_to_the_gain_of_the_fit():
     found = cells_json(ensemble, ["u", "v"], frames=4)
     share, gain = (np.array(found[name][0], dtype=float) for name in ("share", "gain"))
     assert np.nansum(share) == pytest.approx(1, abs=1e-3)
-    sums = ensemble.sums_.total()
-    weights = ensemble.weights_
+    sums = ensemble.sums.total()
+    weights = ensemble.weights
     repaired = torch.einsum("bci,bcij,bcj->", weights, sums.gram[0], weights)
     removed = 2 * (weights * sums.rhs[0]).sum() - repaired
     expected = float(removed / sums.energy[0].sum())
@@ -184,7 +185,7 @@ def test_groups_of_lead_time_get_maps_of_their_own(rng):
     occupied = ensemble.cells.occupied
     for lead in range(3):
         for channel in range(2):
-            expected = ensemble.weights_[occupied, 3 * channel + lead].numpy()
+            expected = ensemble.weights[occupied, 3 * channel + lead].numpy()
             np.testing.assert_allclose(weights[lead, channel], expected, rtol=1e-6)
 
 
@@ -198,7 +199,7 @@ def test_map_of_a_line_is_a_row_of_bands(rng):
 
 
 def test_map_without_sums_shows_the_weights_only(data):
-    ensemble = SpectralEnsemble.from_state(*toy.model().ensemble.state(sums=False))
+    ensemble = FittedEnsemble.from_state(*toy.model().ensemble.state(sums=False))
     stored = StoredModel(
         ensemble,
         toy.model().fit_errors,

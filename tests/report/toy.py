@@ -5,10 +5,10 @@ from functools import cache
 import torch
 
 import r2no
-from r2no import FourierCells, SpectralEnsemble
+from r2no import FourierCells
 from r2no.adaptation import AdaptedModel, AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.data import ArrayWindows
-from r2no.ensemble import Columns, GramSums
+from r2no.ensemble import Columns, FitPlan, FittedEnsemble, GramSums
 from r2no.report import Evaluation, evaluate
 from r2no.training import Persistence, TrainSettings
 from tests.conftest import travelling_wave
@@ -65,15 +65,13 @@ def evaluation(gaps: bool = False) -> Evaluation:
     return evaluate(model(), split(range(20, 22), gaps=gaps))
 
 
-def by_hand(cells: FourierCells, groups: int, rng: torch.Generator) -> SpectralEnsemble:
+def by_hand(cells: FourierCells, groups: int, rng: torch.Generator) -> FittedEnsemble:
     """Two channels with ``groups`` groups of lead time each, random positive sums."""
     columns = Columns(1, (1, 2))
     shape = (cells.num_cells, 2 * groups, columns.number + 1)
     rows = torch.randn(*shape, 9, generator=rng, dtype=torch.float64)
-    ensemble = SpectralEnsemble(cells, 0.1, (0, 1))
-    ensemble.columns_ = columns
-    ensemble.sums_ = GramSums(
+    sums = GramSums(
         (rows @ rows.mT)[None] * cells.occupied[:, None, None, None], torch.ones(1).double()
     )
-    ensemble.weights_ = torch.randn(*shape[:2], columns.number, generator=rng).double()
-    return ensemble
+    weights = torch.randn(*shape[:2], columns.number, generator=rng).double()
+    return FittedEnsemble(cells, FitPlan(0.1, (0, 1)), columns, weights, sums)

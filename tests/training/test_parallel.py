@@ -33,7 +33,7 @@ def test_members_trained_side_by_side_equal_members_trained_in_turn(windows, tmp
     for one, other in zip(*(model.trajectories.modules for model in models), strict=True):
         for name, value in one.state_dict().items():
             assert torch.equal(value, other.state_dict()[name]), name
-    assert torch.equal(models[0].ensemble.weights_, models[1].ensemble.weights_)
+    assert torch.equal(models[0].ensemble.weights, models[1].ensemble.weights)
     assert torch.equal(random, torch.get_rng_state())
 
 

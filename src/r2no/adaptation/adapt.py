@@ -221,10 +221,10 @@ def update(
             model.source, windows, work, batch_size=model.settings.batch_size, reporter=reporter
         )
         settings = model.settings
-        if model.ensemble.judged_ is None:  # judged by its own weighting
+        if model.ensemble.scoring_sums is None:  # judged by its own weighting
             same = settings.ensemble.model_copy(update={"target": None})
             settings = settings.model_copy(update={"ensemble": same})
-        known = model.ensemble.recordings is not None
+        known = model.ensemble.plan.recordings is not None
         ensemble, errors, _ = fit_ensemble(
             model.trajectories,
             windows,
@@ -232,8 +232,8 @@ def update(
             settings,
             reporter,
             recordings=_trajectories(windows) if known else None,
-            like=model.ensemble,
-            exponents=(model.ensemble.weight_exponent,),
+            like=model.ensemble.plan,
+            exponents=(model.ensemble.plan.weight_exponent,),
         )
     provenance = {**model.provenance, "fit": windows.fingerprint}
     return model.merge(replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance))

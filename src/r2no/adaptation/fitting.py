@@ -8,9 +8,16 @@ import torch
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings
 from r2no.adaptation.trajectories import Trajectories, gather_sums
 from r2no.adaptation.weighting import EXPONENTS, choose_exponent, needed_exponents
-from r2no.data.splits import HeldOut, blocks, halves
 from r2no.data.window import Windows
-from r2no.ensemble import DepthErrors, SpectralEnsemble
+from r2no.ensemble import (
+    DepthErrors,
+    FitPlan,
+    FittedEnsemble,
+    GramAccumulator,
+    HeldOut,
+    blocks,
+    halves,
+)
 from r2no.errors import GridMismatchError
 from r2no.spectral import FourierCells
 from r2no.training import Reporter, SourceCache
@@ -55,13 +62,13 @@ def fit_ensemble(
     reporter: Reporter,
     *,
     recordings: int | None = None,
-    like: SpectralEnsemble | None = None,
+    like: FitPlan | None = None,
     exponents: Sequence[float] | None = None,
-) -> tuple[SpectralEnsemble, DepthErrors, list[dict[str, float]]]:
+) -> tuple[FittedEnsemble, DepthErrors, list[dict[str, float]]]:
     """One pass over the fit split: the fitted ensemble, the errors by depth and band.
 
-    ``recordings`` as in :class:`SpectralEnsemble`. ``like`` is an ensemble to be pooled with, whose
-    columns and weighting are then followed. ``exponents`` are the candidates for the
+    ``recordings`` as in :class:`SpectralEnsemble`. ``like`` is the plan of an ensemble to be pooled
+    with, whose columns and weighting are then followed. ``exponents`` are the candidates for the
     weighting of windows; default that of the settings, or all if they name a target. The third
     result, with a target, are the held-out scores of each.
     """
@@ -74,8 +81,7 @@ def fit_ensemble(
         extent=chosen.extent,
         shared_channels=chosen.shared_channels,
     )
-    ensemble = SpectralEnsemble(
-        cells,
+    how = FitPlan(
         chosen.ridge if chosen.cells == "published" else "nested",
         fields.measured,
         weight_exponent=chosen.weight_exponent,
@@ -86,6 +92,7 @@ def fit_ensemble(
         weigh_by=_weigh_by(chosen) if like is None else like.weigh_by,
         recordings=recordings,
     )
+    columns = how.columns(len(loops.modules), loops.steps)
     errors = DepthErrors.empty(
         FourierCells.bands(fields.grid),
         members=len(loops.modules),
@@ -95,18 +102,27 @@ def fit_ensemble(
     if exponents is None:
         exponents = (chosen.weight_exponent,) if chosen.target is None else EXPONENTS
     plan = _held_out(fit, settings)
-    ensemble.folds_ = plan.folds
+    accumulator = GramAccumulator(
+        columns,
+        cells,
+        measured=how.measured,
+        exponents=needed_exponents(exponents, chosen.target),
+        groups=int(plan.group.max()) + 1,
+        lead_groups=how.lead_groups,
+        weigh_by=how.weigh_by,
+    )
     sums = gather_sums(
         loops,
         fit,
         cache,
-        ensemble,
+        accumulator,
         errors,
         group=plan.group,
-        exponents=needed_exponents(exponents, chosen.target),
         batch_size=settings.batch_size,
         title="fitting the ensemble",
         reporter=reporter,
     )
-    ensemble, table = choose_exponent(ensemble, sums, exponents, chosen.target)
+    ensemble, table = choose_exponent(
+        cells, how, columns, sums, plan.folds, exponents, chosen.target
+    )
     return ensemble, errors, table

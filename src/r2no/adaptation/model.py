@@ -20,11 +20,11 @@ from r2no.data.window import Fields, Windows, batches
 from r2no.ensemble import (
     BudgetPoint,
     DepthErrors,
+    FittedEnsemble,
     LearningPoint,
-    SpectralEnsemble,
     Verdict,
-    budget,
-    cheapest,
+    best_within,
+    cost_curve,
     learning_curve,
 )
 from r2no.errors import FingerprintError, NonFiniteError, ShapeError
@@ -51,7 +51,7 @@ class AdaptedModel:
 
     source: Operator
     trajectories: Trajectories
-    ensemble: SpectralEnsemble
+    ensemble: FittedEnsemble
     fit_errors: DepthErrors
     fields: Fields
     settings: AdaptSettings
@@ -127,7 +127,7 @@ class AdaptedModel:
             composition.add(member, depth, iterate)
         return composition.result()
 
-    def for_members(self, members: int) -> SpectralEnsemble:
+    def for_members(self, members: int) -> FittedEnsemble:
         """The ensemble of the first ``members`` members, fitted to the same sums; no new pass."""
         return self.ensemble.derive(members=members)
 
@@ -147,11 +147,11 @@ class AdaptedModel:
     @property
     def verdict(self) -> Verdict | None:
         """Deploy or keep the source, with the evidence; ``None`` for a published fit."""
-        return None if self.ensemble.nested_ is None else self.ensemble.nested_.verdict
+        return self.ensemble.verdict
 
-    def budget(self) -> list[BudgetPoint]:
+    def cost_curve(self) -> list[BudgetPoint]:
         """Held-out error against evaluations of the repair module, from the sums alone."""
-        return budget(self.ensemble)
+        return cost_curve(self.ensemble)
 
     def learning_curve(self, *, repeats: int = 8) -> list[LearningPoint]:
         """How much fit data the weights need: held-out error against windows, with spread."""
@@ -159,7 +159,7 @@ class AdaptedModel:
 
     def truncate(self, evaluations: int) -> "AdaptedModel":
         """The model of lowest held-out error that evaluates the module at most so often."""
-        point = cheapest(self.budget(), evaluations)
+        point = best_within(self.cost_curve(), evaluations)
         loops = replace(
             self.trajectories,
             modules=self.trajectories.modules[: point.members],
@@ -193,7 +193,7 @@ class AdaptedModel:
                     f"`other` has another {name}, so its sums describe other columns. Merge fits "
                     "of one source and one set of modules."
                 )
-        pooled = self.ensemble.derive().merge(other.ensemble)
+        pooled = self.ensemble.merge(other.ensemble)
         provenance = {
             **self.provenance,
             "merged": [self.provenance["fit"], other.provenance["fit"]],

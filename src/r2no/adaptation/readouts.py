@@ -12,7 +12,7 @@ from torch import Tensor
 from r2no._types import Operator
 from r2no.adaptation.model import AdaptedModel
 from r2no.data.window import Window, Windows, batches
-from r2no.ensemble import DepthErrors, JointReadouts, SpectralEnsemble
+from r2no.ensemble import DepthErrors, FittedEnsemble, Readouts
 from r2no.metrics import Accumulator
 from r2no.spectral import FourierCells
 from r2no.training import Reporter
@@ -21,19 +21,18 @@ from r2no.training import Reporter
 Observer = Callable[[range, Window, Mapping[str, Tensor]], None]
 
 
-def readouts(model: AdaptedModel) -> dict[str, SpectralEnsemble]:
+def readouts(model: AdaptedModel) -> dict[str, FittedEnsemble]:
     """The readouts of the paper for a fitted model, keyed by name.
 
     ``irno_final`` and ``irno_selected`` read the first member at depth L and at ℓ* (lowest RMSE
     on the fit split); ``mean_final``, ``mean_all`` and ``global`` use all members; ``r2no_m1`` the
     first member, ``r2no_mM`` all of them.
     """
-    columns = model.ensemble.columns_
-    assert columns is not None
+    columns = model.ensemble.columns
     cell = FourierCells.single(model.fields.grid)
 
-    def fixed(weights: torch.Tensor) -> SpectralEnsemble:
-        return SpectralEnsemble.from_weights(weights, columns, cell, measured=model.fields.measured)
+    def fixed(weights: torch.Tensor) -> FittedEnsemble:
+        return FittedEnsemble.from_weights(weights, columns, cell, measured=model.fields.measured)
 
     found = {
         "irno_final": fixed(columns.one_hot(0, columns.depths[-1])),
@@ -52,7 +51,7 @@ def readouts(model: AdaptedModel) -> dict[str, SpectralEnsemble]:
 def score_readouts(
     model: AdaptedModel,
     windows: Windows,
-    chosen: Mapping[str, SpectralEnsemble],
+    chosen: Mapping[str, FittedEnsemble],
     *,
     operators: Mapping[str, Operator] | None = None,
     observe: Observer | None = None,
@@ -74,7 +73,7 @@ def score_readouts(
         steps=model.trajectories.steps,
         measured=model.fields.measured,
     )
-    joint = JointReadouts(chosen)
+    joint = Readouts({name: ensemble.spread for name, ensemble in chosen.items()})
     with reporter.step("scoring on test", len(windows)) as step:
         for numbers, window in batches(windows, model.settings.batch_size):
             source = model.source_forecast(window.history)

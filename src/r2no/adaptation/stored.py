@@ -18,7 +18,7 @@ from r2no import checks, storage
 from r2no._types import PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.data.window import Fields
-from r2no.ensemble import DepthErrors, SpectralEnsemble, Verdict
+from r2no.ensemble import DepthErrors, FittedEnsemble, Verdict
 from r2no.errors import FileDamagedError, FileMissingError, FingerprintError, R2NOError
 from r2no.spectral import FourierCells
 
@@ -41,7 +41,7 @@ class StoredModel:
         manifest: The artifact's manifest, as read.
     """
 
-    ensemble: SpectralEnsemble
+    ensemble: FittedEnsemble
     fit_errors: DepthErrors
     fields: Fields
     settings: AdaptSettings
@@ -57,7 +57,7 @@ class StoredModel:
     @property
     def verdict(self) -> Verdict | None:
         """Deploy or keep the source, with the evidence; ``None`` for a published fit."""
-        return None if self.ensemble.nested_ is None else self.ensemble.nested_.verdict
+        return self.ensemble.verdict
 
 
 def read_stored(path: PathLike) -> StoredModel:
@@ -77,7 +77,7 @@ def _read_stored(folder: Path) -> StoredModel:
         context, extra = storage.load_tensors(folder / "context.safetensors")
         fields = _fields(manifest["fields"])
         settings = AdaptSettings(**manifest["settings"])
-        ensemble = SpectralEnsemble.load(folder / "ensemble.safetensors")
+        ensemble = FittedEnsemble.load(folder / "ensemble.safetensors")
         errors = DepthErrors(
             FourierCells.from_state({"index": context["bands"]}, extra["bands"]),
             fields.measured,
@@ -171,8 +171,7 @@ def _whole(name: str, value: Any, *, least: int = 0) -> int:
 def _check_agreement(stored: StoredModel) -> None:
     """Raise unless settings, fields, columns and errors by depth speak of one model."""
     fields, settings, ensemble = stored.fields, stored.settings, stored.ensemble
-    columns, errors = ensemble.columns_, stored.fit_errors
-    assert columns is not None
+    columns, errors = ensemble.columns, stored.fit_errors
     members, steps = settings.members, settings.repair.steps
     bands = errors.cells.num_cells
     expected = (members, steps + 1, bands, len(fields.measured))

@@ -4,7 +4,7 @@ One pass over the data feeds every consumer (Gram sums, depth errors, readouts),
 computed twice and none is kept longer than it is needed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from r2no._types import Number
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Window, Windows, batches
-from r2no.ensemble import ColumnSpectra, DepthErrors, GramSums, SpectralEnsemble
+from r2no.ensemble import ColumnSpectra, DepthErrors, GramAccumulator, GramSums
 from r2no.repair import RepairUNet, repair_steps
 from r2no.training import Reporter, SourceCache, distributed
 
@@ -77,11 +77,10 @@ def gather_sums(
     trajectories: Trajectories,
     windows: Windows,
     cache: SourceCache,
-    ensemble: SpectralEnsemble,
+    accumulator: GramAccumulator,
     errors: DepthErrors,
     *,
     group: Tensor,
-    exponents: Sequence[Number],
     batch_size: int,
     title: str = "fitting",
     reporter: Reporter | None = None,
@@ -91,18 +90,15 @@ def gather_sums(
     Returns the sums for each exponent of the window weight.
     """
     reporter = reporter or Reporter(quiet=True)
-    ensemble.set_columns(len(trajectories.modules), trajectories.steps)
-    totals = {exponent: ensemble.empty_sums(int(group.max()) + 1) for exponent in exponents}
-    part: ColumnSpectra | None = None
     with reporter.step(title, len(windows)) as step:
         for numbers, window in shared_batches(windows, batch_size):
             source = cache[numbers]
-            part = ensemble.begin(source, window.target, window.mask, reuse=part)
+            part = accumulator.begin(source, window.target, window.mask)
             _roll_out(trajectories, window, source, part, errors)
-            for exponent, total in totals.items():
-                part.add_to(total, group[list(numbers)], exponent)
+            accumulator.add(group[list(numbers)])
             step.advance(len(numbers))
     counted = torch.tensor([errors.windows])
+    totals = accumulator.sums
     sums = [part for total in totals.values() for part in (total.moments, total.windows)]
     distributed.add_up(*sums, errors.squared, counted)
     errors.windows = int(counted)

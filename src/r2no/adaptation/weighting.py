@@ -6,10 +6,12 @@ question: held-out blocks decide it, judged with p = 0 for the RMSE and p = 2 fo
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from r2no._types import Number
-from r2no.ensemble import GramSums, SpectralEnsemble
+from r2no.ensemble import Columns, FitPlan, FittedEnsemble, Fold, GramSums
+from r2no.spectral import FourierCells
 
 Target = Literal["rmse", "rel_l2"]
 
@@ -24,27 +26,40 @@ def needed_exponents(candidates: Sequence[float], target: Target | None) -> tupl
 
 
 def choose_exponent(
-    ensemble: SpectralEnsemble,
+    cells: FourierCells,
+    plan: FitPlan,
+    columns: Columns,
     sums: Mapping[Number, GramSums],
+    folds: tuple[Fold, ...],
     candidates: Sequence[float],
     target: Target | None,
-) -> tuple[SpectralEnsemble, list[dict[str, float]]]:
-    """The ensemble of the candidate with the lowest held-out error for ``target``.
+) -> tuple[FittedEnsemble, list[dict[str, float]]]:
+    """The fit of the candidate with the lowest held-out error for ``target``.
 
     Also a table: for each candidate, held-out RMSE and relative L2 over those of the source.
     Without a target there is one candidate, judged by its own weighting, and no table.
     """
+
+    def fit(exponent: float, judge: float | None = None) -> FittedEnsemble:
+        return FittedEnsemble.solve(
+            cells,
+            replace(plan, weight_exponent=exponent),
+            columns,
+            sums[exponent],
+            folds,
+            scoring_sums=None if judge is None else sums[judge],
+        )
+
     if target is None:
         (exponent,) = candidates
-        return ensemble.copy(weight_exponent=exponent).solve(sums[exponent]), []
-    fitted: dict[tuple[float, Target], SpectralEnsemble] = {}
+        return fit(exponent), []
+    fitted: dict[tuple[float, Target], FittedEnsemble] = {}
     table = []
     for exponent in candidates:
         row = {"exponent": exponent}
         for score, judge in JUDGE.items():
-            found = ensemble.copy(weight_exponent=exponent)
-            fitted[exponent, score] = found.solve(sums[exponent], judged=sums[judge])
-            row[score] = _root_ratio(found.held_out_score, _source_error(found, sums[judge]))
+            each = fitted[exponent, score] = fit(exponent, judge)
+            row[score] = _root_ratio(each.held_out_score, _source_error(folds, sums[judge]))
         table.append(row)
     best = min(table, key=lambda row: (row[target], abs(row["exponent"] - 1)))
     return fitted[best["exponent"], target], table
@@ -55,6 +70,6 @@ def _root_ratio(error: float, source: float) -> float:
     return (max(error, 0.0) / source) ** 0.5 if source > 0 else 1.0
 
 
-def _source_error(ensemble: SpectralEnsemble, sums: GramSums) -> float:
-    """Held-out error of the source, counted as :attr:`SpectralEnsemble.held_out_score` is."""
-    return sum(float(sums.total(score).energy.sum()) for _, score in ensemble.folds_)
+def _source_error(folds: tuple[Fold, ...], sums: GramSums) -> float:
+    """Held-out error of the source, counted as :attr:`FittedEnsemble.held_out_score` is."""
+    return sum(float(sums.total(score).energy.sum()) for _, score in folds)

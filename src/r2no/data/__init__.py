@@ -6,14 +6,13 @@ from r2no.data.measurements import Measurements
 from r2no.data.normalise import Normaliser
 from r2no.data.opening import open
 from r2no.data.realpdebench import RealPDEBench
-from r2no.data.splits import HeldOut, Splits, halves
+from r2no.data.splits import Splits
 from r2no.data.wake import WakeData, make_wake
 from r2no.data.window import Fields, Window, Windows, batches, collate
 
 __all__ = [
     "ArrayWindows",
     "Fields",
-    "HeldOut",
     "Measurements",
     "Normaliser",
     "RealPDEBench",
@@ -23,7 +22,6 @@ __all__ = [
     "Windows",
     "batches",
     "collate",
-    "halves",
     "make_wake",
     "open",
     "shared_frames",

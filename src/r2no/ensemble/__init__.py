@@ -1,14 +1,22 @@
 """The spectral ensemble: Gram sums, ridge solutions, composition and depth diagnostics (M5-M12)."""
 
+from r2no.ensemble.accumulate import ColumnSpectra, GramAccumulator
 from r2no.ensemble.batch import FitBatch
 from r2no.ensemble.columns import Columns
-from r2no.ensemble.compose import Composition
+from r2no.ensemble.compose import Composition, Readouts
 from r2no.ensemble.diagnostics import DepthErrors, contraction_report, selection_price
-from r2no.ensemble.gram import ColumnSpectra, GramSums
-from r2no.ensemble.joint import JointComposition, JointReadouts
-from r2no.ensemble.model import SpectralEnsemble
+from r2no.ensemble.estimator import SpectralEnsemble
+from r2no.ensemble.fitted import FitPlan, FittedEnsemble
+from r2no.ensemble.gram import GramSums
+from r2no.ensemble.holdout import Fold, HeldOut, blocks, halves
 from r2no.ensemble.nested import NestedFit, solve_nested
-from r2no.ensemble.planning import BudgetPoint, LearningPoint, budget, cheapest, learning_curve
+from r2no.ensemble.planning import (
+    BudgetPoint,
+    LearningPoint,
+    best_within,
+    cost_curve,
+    learning_curve,
+)
 from r2no.ensemble.retention import Retention, on_plane, retention
 from r2no.ensemble.ridge import RIDGE_GRID, quadratic_error, ridge_path
 from r2no.ensemble.verdict import Verdict
@@ -21,17 +29,23 @@ __all__ = [
     "Composition",
     "DepthErrors",
     "FitBatch",
+    "FitPlan",
+    "FittedEnsemble",
+    "Fold",
+    "GramAccumulator",
     "GramSums",
-    "JointComposition",
-    "JointReadouts",
+    "HeldOut",
     "LearningPoint",
     "NestedFit",
+    "Readouts",
     "Retention",
     "SpectralEnsemble",
     "Verdict",
-    "budget",
-    "cheapest",
+    "best_within",
+    "blocks",
     "contraction_report",
+    "cost_curve",
+    "halves",
     "learning_curve",
     "on_plane",
     "quadratic_error",

@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from r2no.ensemble.blocks import Fold
 from r2no.ensemble.gram import GramSums
+from r2no.ensemble.holdout import Fold
 from r2no.ensemble.ridge import quadratic_error, ridge_solutions
 from r2no.errors import ConfigError
 from r2no.spectral import FourierCells

@@ -3,15 +3,20 @@
     R(X) = h_0 + F⁻¹[ Σ_j W_j ⊙ F(c_j) ],
 
 one complex accumulator whatever the depth and number of members, one inverse transform at the end.
+Readouts of one trajectory differ in their weights only, so they share the transform of h_ℓ - h_0
+and each costs one multiplication per coefficient; a single forecast is one readout.
 Residuals are formed before the transform: weights of near-collinear columns are large and of
 opposite sign, and would amplify the rounding of F(h_ℓ) and F(h_0) apart.
 """
+
+from collections.abc import Iterator, Mapping
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from r2no.ensemble.columns import Columns, lead_slices
+from r2no.errors import ConfigError
 from r2no.spectral import FourierCells, forward, inverse
 from r2no.spectral.transforms import channel_picker, space_last
 
@@ -57,47 +62,104 @@ class CellWeights:
             total[:, frames].addcmul_(values[:, frames], plane)
 
 
+class Readouts:
+    """Weights by name over one grid and one set of measured channels, ready to be composed."""
+
+    def __init__(self, weights: Mapping[str, CellWeights]) -> None:
+        self.weights = dict(weights)
+        first = next(iter(self.weights.values()), None)
+        if first is None:
+            raise ConfigError("`ensembles` is empty: give at least one readout.")
+        self.cells, self.measured, self.grid = first.cells, first.measured, first.cells.grid
+        self.channels = channel_picker(self.measured)
+        for name, each in self.weights.items():
+            if each.measured != self.measured or each.cells.grid != self.grid:
+                raise ConfigError(
+                    f"Readout `{name}` has another grid or other measured channels than the "
+                    "first. Compose readouts of one model together."
+                )
+
+    def compose(
+        self, source: Float[Tensor, "batch time *space_channel"], *, spectra: bool = False
+    ) -> "Composition":
+        """Start one batch: ``add`` every iterate, then read ``result()`` or ``results()``.
+
+        With ``spectra`` every ``add`` returns the transform, whether a readout needs it or not.
+        """
+        self.cells.check_field("source", source)
+        return Composition(self, source, spectra)
+
+
 class Composition:
-    """One batch's prediction under way: give it every iterate, then ask for the result."""
+    """One batch's forecasts under way, of one readout or of many."""
 
     def __init__(
-        self, weights: CellWeights, source: Float[Tensor, "batch time *space_channel"]
+        self,
+        readouts: Readouts,
+        source: Float[Tensor, "batch time *space_channel"],
+        spectra: bool = False,
     ) -> None:
-        weights.cells.check_field("source", source)
-        self._weights, self._source = weights, source
-        self._spectral = weights.cells.num_cells > 1
-        self._pick = channel_picker(weights.measured)
-        self._base = space_last(source[..., self._pick]).contiguous()
-        self._column = torch.empty_like(self._base)
-        self._sum: Tensor | None = None
-        if weights.columns.base:
-            self._accumulate(weights.columns.number - 1, weights.columns.base_column(self._base))
+        self._readouts, self._source, self._spectra = readouts, source, spectra
+        self._base = space_last(source[..., readouts.channels]).contiguous()
+        self._sums: dict[str, Tensor] = {}
+        based = {n: w.columns for n, w in readouts.weights.items() if w.columns.base}
+        for centred in (False, True):
+            alike = {n: c for n, c in based.items() if c.centred == centred}
+            if alike:
+                column = next(iter(alike.values())).base_column(self._base)
+                self._accumulate({n: c.number - 1 for n, c in alike.items()}, column)
 
-    def add(self, member: int, depth: int, iterate: Tensor) -> None:
-        """Take iterate h_ℓ (ℓ ≥ 1) of a member; ignored when the depth is not retained."""
-        position = self._weights.columns.position(member, depth)
-        if position is not None:
-            measured = space_last(iterate[..., self._pick])
-            self._accumulate(position, torch.sub(measured, self._base, out=self._column))
+    def add(self, member: int, depth: int, iterate: Tensor) -> Tensor | None:
+        """Take iterate h_ℓ (ℓ ≥ 1) of a member; returns the transform of h_ℓ - h_0, if made.
 
-    def _accumulate(self, position: int, column: Tensor) -> None:
-        if not self._weights.used[position]:
-            return  # zero weights retain the source also where an iterate overflowed
-        values = column
-        if self._spectral:
-            values = torch.view_as_real(forward(column, len(self._weights.cells.grid)))
-        if self._sum is None:
-            self._sum = torch.zeros_like(values)
-        self._weights.add(position, values, self._sum)
+        It is (batch, time, channel, *half, 2) over the measured channels, last real and imaginary.
+        """
+        positions = {
+            name: position
+            for name, weights in self._readouts.weights.items()
+            if (position := weights.columns.position(member, depth)) is not None
+        }
+        if not positions and not self._spectra:
+            return None
+        return self._accumulate(positions, self.residual(iterate))
+
+    def residual(self, field: Tensor) -> Tensor:
+        """The measured channels of ``field`` - h_0, (batch, time, channel, *space)."""
+        measured = space_last(field[..., self._readouts.channels])
+        return torch.sub(measured, self._base, out=torch.empty_like(self._base))
+
+    def _accumulate(self, positions: dict[str, int], column: Tensor) -> Tensor | None:
+        """Add a column to every readout that uses it.
+
+        Zero weights retain the source also where an iterate overflowed, so they add nothing.
+        """
+        weights = {
+            name: self._readouts.weights[name]
+            for name, position in positions.items()
+            if self._readouts.weights[name].used[position]
+        }
+        spectrum = None
+        if self._spectra or any(each.cells.num_cells > 1 for each in weights.values()):
+            spectrum = torch.view_as_real(forward(column, len(self._readouts.grid)))
+        for name, each in weights.items():
+            values = column if each.cells.num_cells == 1 or spectrum is None else spectrum
+            if name not in self._sums:
+                self._sums[name] = torch.zeros_like(values)
+            each.add(positions[name], values, self._sums[name])
+        return spectrum
 
     def result(self) -> Float[Tensor, "batch time *space_channel"]:
-        """The composed field; unmeasured channels are those of the source, bit for bit."""
-        prediction = self._source.clone()
-        if self._sum is None:
-            return prediction
-        grid = self._weights.cells.grid
-        total = self._sum
-        correction = inverse(torch.view_as_complex(total), grid) if self._spectral else total
-        for number, channel in enumerate(self._weights.measured):
-            prediction[..., channel] += correction[:, :, number]
-        return prediction
+        """The forecast of the only readout."""
+        ((_, forecast),) = self.results()
+        return forecast
+
+    def results(self) -> Iterator[tuple[str, Float[Tensor, "batch time *space_channel"]]]:
+        """Each readout's field in turn; unmeasured channels are the source's, bit for bit."""
+        for name, weights in self._readouts.weights.items():
+            prediction, total = self._source.clone(), self._sums.pop(name, None)
+            if total is not None:
+                if weights.cells.num_cells > 1:
+                    total = inverse(torch.view_as_complex(total), self._readouts.grid)
+                for number, channel in enumerate(weights.measured):
+                    prediction[..., channel] += total[:, :, number]
+            yield name, prediction

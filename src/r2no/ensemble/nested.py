@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from r2no.ensemble.blocks import Fold
 from r2no.ensemble.chains import Chain, ChainSearch
 from r2no.ensemble.gram import GramSums
+from r2no.ensemble.holdout import Fold
 from r2no.ensemble.verdict import Verdict, judge
 from r2no.errors import EmptySplitError
 from r2no.spectral import FourierCells

@@ -4,7 +4,6 @@ The error for the first d depths of m members follows from sub-blocks of the Gra
 error for fewer blocks of windows from fewer groups; nothing is rolled out again.
 """
 
-import copy
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,10 +11,11 @@ from torch import Tensor
 
 from r2no import checks
 from r2no.ensemble.chains import refit_chains
+from r2no.ensemble.fitted import FittedEnsemble
 from r2no.ensemble.gram import GramSums
-from r2no.ensemble.model import SpectralEnsemble
+from r2no.ensemble.holdout import Fold
 from r2no.ensemble.ridge import quadratic_error, ridge_path
-from r2no.errors import ConfigError, EmptySplitError, NotFittedError
+from r2no.errors import ConfigError, EmptySplitError
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,12 @@ class LearningPoint:
     spread: float
 
 
-def budget(ensemble: SpectralEnsemble) -> list[BudgetPoint]:
+def cost_curve(ensemble: FittedEnsemble) -> list[BudgetPoint]:
     """Held-out error against evaluations, for every number of members and every depth.
 
     Partition and penalty are those that count most in the whole ensemble.
     """
-    columns, sums = ensemble.columns_, ensemble.sums_
-    if columns is None or sums is None:
-        raise NotFittedError("`budget` needs a fitted ensemble with its sums.")
+    columns = ensemble.columns
     ensemble, sums = _compact(ensemble)
     points = []
     for members in range(1, columns.members + 1):
@@ -71,7 +69,7 @@ def budget(ensemble: SpectralEnsemble) -> list[BudgetPoint]:
     return points
 
 
-def cheapest(points: list[BudgetPoint], evaluations: int) -> BudgetPoint:
+def best_within(points: list[BudgetPoint], evaluations: int) -> BudgetPoint:
     """The point of lowest held-out error within a number of evaluations."""
     evaluations = checks.whole("evaluations", evaluations)
     affordable = [point for point in points if point.evaluations <= evaluations]
@@ -82,16 +80,13 @@ def cheapest(points: list[BudgetPoint], evaluations: int) -> BudgetPoint:
 
 
 def learning_curve(
-    ensemble: SpectralEnsemble, *, repeats: int = 8, seed: int = 0
+    ensemble: FittedEnsemble, *, repeats: int = 8, seed: int = 0
 ) -> list[LearningPoint]:
     """Held-out error when fitting on 1, 2, ... blocks, each drawn ``repeats`` times.
 
     Partition and penalty are those that count most in the whole ensemble, so the curve shows what
     the weights need, and is a little optimistic where few blocks would prefer coarser cells.
     """
-    sums = ensemble.sums_
-    if sums is None:
-        raise NotFittedError("`learning_curve` needs a fitted ensemble with its sums.")
     ensemble, sums = _compact(ensemble)
     generator = torch.Generator().manual_seed(seed)
     points = []
@@ -112,27 +107,26 @@ def learning_curve(
     return points
 
 
-def _compact(ensemble: SpectralEnsemble) -> tuple[SpectralEnsemble, GramSums]:
+def _compact(ensemble: FittedEnsemble) -> tuple[FittedEnsemble, GramSums]:
     """The ensemble and its sums without the cells that hold no coefficient."""
-    assert ensemble.sums_ is not None
     occupied = ensemble.cells.occupied
     number = torch.cumsum(occupied, 0) - 1
-    found = copy.copy(ensemble)
-    found.cells = replace(
+    cells = replace(
         ensemble.cells, index=number[ensemble.cells.index], num_cells=int(occupied.sum())
     )
-    found.sums_ = replace(ensemble.sums_, moments=ensemble.sums_.moments[:, occupied])
-    return found, found.sums_
+    whole = ensemble.needed_sums()
+    sums = replace(whole, moments=whole.moments[:, occupied])
+    return replace(ensemble, cells=cells, sums=sums), sums
 
 
-def _folds(ensemble: SpectralEnsemble) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    if not ensemble.folds_:
+def _folds(ensemble: FittedEnsemble) -> tuple[Fold, ...]:
+    if not ensemble.folds:
         raise EmptySplitError("The fit had no blocks to hold out, so there is nothing to judge by.")
-    return ensemble.folds_
+    return ensemble.folds
 
 
 def _fold_error(
-    ensemble: SpectralEnsemble, sums: GramSums, fit: tuple[int, ...], score: tuple[int, ...]
+    ensemble: FittedEnsemble, sums: GramSums, fit: tuple[int, ...], score: tuple[int, ...]
 ) -> tuple[float, float]:
     """Held-out squared error of a refit and of the source."""
     weights = _refit(ensemble, sums.total(fit))
@@ -140,12 +134,12 @@ def _fold_error(
     return float(quadratic_error(moments, weights).sum()), float(moments[..., -1, -1].sum())
 
 
-def _refit(ensemble: SpectralEnsemble, sums: GramSums) -> Tensor:
-    if ensemble.nested_ is not None:
-        chain = replace(ensemble.nested_.leading, share=1.0)
+def _refit(ensemble: FittedEnsemble, sums: GramSums) -> Tensor:
+    if ensemble.nested is not None:
+        chain = replace(ensemble.nested.leading, share=1.0)
         return refit_chains(sums, ensemble.cells, [chain])
-    assert ensemble.ridge_ is not None
-    return ridge_path(sums.moments[0], [ensemble.ridge_])[0]
+    assert ensemble.ridge is not None
+    return ridge_path(sums.moments[0], [ensemble.ridge])[0]
 
 
 def _relative(errors: list[tuple[float, float]]) -> float:

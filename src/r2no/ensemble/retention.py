@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from r2no.ensemble.model import SpectralEnsemble
+from r2no.ensemble.fitted import FittedEnsemble
 from r2no.ensemble.ridge import quadratic_error
-from r2no.errors import NotFittedError
 from r2no.spectral import FourierCells
 
 
@@ -29,15 +28,13 @@ class Retention:
     share: Float[Tensor, "cell channel"]
 
 
-def retention(ensemble: SpectralEnsemble) -> Retention:
+def retention(ensemble: FittedEnsemble) -> Retention:
     """Read the retention of every cell and channel off a fitted ensemble."""
-    if ensemble.sums_ is None or ensemble.weights_ is None or ensemble.columns_ is None:
-        raise NotFittedError("`retention` needs an ensemble with Gram sums. Call `fit` first.")
-    sums, weights = ensemble.sums_.total(), ensemble.weights_
+    sums, weights = ensemble.needed_sums().total(), ensemble.weights
     gram, before = sums.gram[0], sums.energy[0]
     after = quadratic_error(sums.moments[0], weights)
     repair = torch.einsum("bci,bcij,bcj->bc", weights, gram, weights).clamp_min(0)
-    base = gram[..., -1, -1] if ensemble.columns_.base else torch.full_like(before, torch.nan)
+    base = gram[..., -1, -1] if ensemble.columns.base else torch.full_like(before, torch.nan)
     nothing = before <= 0
     base = torch.where(base > 0, base, torch.nan)
     gain = torch.where(nothing, torch.nan, 1 - after / before.clamp_min(1e-300))
@@ -47,7 +44,7 @@ def retention(ensemble: SpectralEnsemble) -> Retention:
 
 
 def on_plane(
-    values: Float[Tensor, " cell"], of: SpectralEnsemble | FourierCells
+    values: Float[Tensor, " cell"], of: FittedEnsemble | FourierCells
 ) -> Float[Tensor, "height width"]:
     """Spread values by cell over the full Fourier plane of a 2-D grid, zero wavenumber centred."""
     cells = of if isinstance(of, FourierCells) else of.cells

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from r2no._types import Number
-from r2no.ensemble.blocks import Fold
 from r2no.ensemble.gram import GramSums
+from r2no.ensemble.holdout import Fold
 from r2no.errors import ConfigError, EmptySplitError, NonFiniteError
 
 #: The published grid of penalties (M7).

@@ -23,7 +23,7 @@ from r2no.adaptation.model import versions
 from r2no.data import WakeData, make_wake
 from r2no.data.wake import WakeSettings
 from r2no.data.window import Windows, collate
-from r2no.ensemble import DepthErrors, SpectralEnsemble
+from r2no.ensemble import DepthErrors, FittedEnsemble
 from r2no.report import (
     ScoringWatch,
     audit_splits,
@@ -223,7 +223,7 @@ def _results(
     settings: DemoSettings,
     wake: WakeData,
     model: AdaptedModel,
-    chosen: dict[str, SpectralEnsemble],
+    chosen: dict[str, FittedEnsemble],
     scores: dict[str, dict[str, float]],
     errors: DepthErrors,
 ) -> dict[str, Any]:
@@ -232,13 +232,13 @@ def _results(
             "radial": ensemble.cells.radial,
             "angular": ensemble.cells.angular,
             "occupied_cells": int(ensemble.cells.occupied.sum()),
-            "ridge": ensemble.ridge_,
-            "nested": None if ensemble.nested_ is None else ensemble.nested_.decisions(),
-            "verdict": None if ensemble.nested_ is None else asdict(ensemble.nested_.verdict),
+            "ridge": ensemble.ridge,
+            "nested": None if ensemble.nested is None else ensemble.nested.decisions(),
+            "verdict": None if ensemble.nested is None else asdict(ensemble.nested.verdict),
             "held_out_error": ensemble.held_out_score,
         }
         for name, ensemble in chosen.items()
-        if ensemble.sums_ is not None
+        if ensemble.sums is not None
     }
     return {
         "readouts": scores,
@@ -263,7 +263,7 @@ def _figures(
     out: Path,
     model: AdaptedModel,
     test: Windows,
-    chosen: dict[str, SpectralEnsemble],
+    chosen: dict[str, FittedEnsemble],
     errors: DepthErrors,
 ) -> None:
     window = collate([test[len(test) // 2]])

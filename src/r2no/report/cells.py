@@ -1,14 +1,14 @@
 """The retention map as numbers: cells, their weights, what they hold and what is done there."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from r2no.ensemble import SpectralEnsemble, on_plane, retention
-from r2no.errors import NotFittedError
+from r2no.ensemble import FittedEnsemble, on_plane, retention
 from r2no.report.packing import pack_floats, pack_numbers, rounded
 from r2no.spectral import FourierCells
 
@@ -16,7 +16,7 @@ from r2no.spectral import FourierCells
 _LEAST = (16, 8)
 
 
-def cells_json(ensemble: SpectralEnsemble, names: list[str], *, frames: int) -> dict[str, Any]:
+def cells_json(ensemble: FittedEnsemble, names: list[str], *, frames: int) -> dict[str, Any]:
     """Every occupied cell with its weights by column, its share of the error and the gain.
 
     A nested fit is shown on the cells of its last level (``level``: those between which weights
@@ -30,9 +30,7 @@ def cells_json(ensemble: SpectralEnsemble, names: list[str], *, frames: int) -> 
         frames: Forecast frames.
     """
     shown = _on_shown_cells(ensemble)
-    columns, weights = shown.columns_, shown.weights_
-    assert columns is not None
-    assert weights is not None
+    columns, weights = shown.columns, shown.weights
     occupied = shown.cells.occupied.nonzero()[:, 0]
     groups = weights.shape[1] // shown.cells.weight_channels(len(names))
 
@@ -64,30 +62,27 @@ def _lead_names(frames: int, groups: int) -> list[str]:
     return [f"frames {start + 1} to {stop}" for start, stop in pairwise(ends)]
 
 
-def _effects(shown: SpectralEnsemble) -> dict[str, Tensor]:
+def _effects(shown: FittedEnsemble) -> dict[str, Tensor]:
     """Gain, change and share by (cell, channel); NaN where the sums are not kept."""
-    if shown.sums_ is None:
-        assert shown.weights_ is not None
-        unknown = torch.full(shown.weights_.shape[:2], torch.nan)
+    if shown.sums is None:
+        unknown = torch.full(shown.weights.shape[:2], torch.nan)
         return {"gain": unknown, "change": unknown, "share": unknown}
     found = retention(shown)
     return {"gain": found.gain, "change": found.change, "share": found.share}
 
 
-def _level(ensemble: SpectralEnsemble) -> tuple[int, int]:
+def _level(ensemble: FittedEnsemble) -> tuple[int, int]:
     """Bands and sectors between which the weights differ."""
-    if ensemble.nested_ is None:
+    if ensemble.nested is None:
         return max(ensemble.cells.radial, 1), max(ensemble.cells.angular, 1)
-    sizes = [(1, 1), *(chain.levels[-1] for chain in ensemble.nested_.chains)]
+    sizes = [(1, 1), *(chain.levels[-1] for chain in ensemble.nested.chains)]
     return max(size[0] for size in sizes), max(size[1] for size in sizes)
 
 
-def _on_shown_cells(ensemble: SpectralEnsemble) -> SpectralEnsemble:
+def _on_shown_cells(ensemble: FittedEnsemble) -> FittedEnsemble:
     """The same weights on coarser cells, where a nested fit has them equal within these."""
     fine = ensemble.cells
-    if ensemble.weights_ is None:
-        raise NotFittedError("`ensemble` is not fitted yet, so there are no weights to show.")
-    if ensemble.nested_ is None:
+    if ensemble.nested is None:
         return ensemble
     radial, angular = (
         max(used, _halved(finest, least))
@@ -97,14 +92,13 @@ def _on_shown_cells(ensemble: SpectralEnsemble) -> SpectralEnsemble:
     )
     coarse = fine.coarser(radial, angular)
     parent = fine.parents(coarse)
-    shown = SpectralEnsemble(coarse, 0.0, ensemble.measured)
-    shown.columns_ = ensemble.columns_
-    shown.weights_ = ensemble.weights_.new_zeros(coarse.num_cells, *ensemble.weights_.shape[1:])
+    weights = ensemble.weights.new_zeros(coarse.num_cells, *ensemble.weights.shape[1:])
     occupied = fine.occupied
-    shown.weights_[parent[occupied]] = ensemble.weights_[occupied]
-    if ensemble.sums_ is not None:
-        shown.sums_ = ensemble.sums_.total().with_index(parent, coarse.num_cells)
-    return shown
+    weights[parent[occupied]] = ensemble.weights[occupied]
+    sums = ensemble.sums
+    if sums is not None:
+        sums = sums.total().coarsen(parent, coarse.num_cells)
+    return replace(ensemble, cells=coarse, weights=weights, sums=sums, scoring_sums=None)
 
 
 def _halved(number: int, least: int) -> int:
@@ -114,7 +108,7 @@ def _halved(number: int, least: int) -> int:
     return number
 
 
-def _plane(shown: SpectralEnsemble, occupied: Tensor) -> Tensor:
+def _plane(shown: FittedEnsemble, occupied: Tensor) -> Tensor:
     """Number of the cell at each wavenumber, top row first; one row by radius unless 2-D."""
     place = torch.zeros(shown.cells.num_cells, dtype=torch.float64)
     place[occupied] = torch.arange(len(occupied), dtype=torch.float64)

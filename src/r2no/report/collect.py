@@ -8,7 +8,7 @@ from r2no._types import Operator, PathLike
 from r2no.adaptation import AdaptedModel, StoredModel, read_stored
 from r2no.adaptation.model import versions
 from r2no.data.window import Windows
-from r2no.ensemble import SpectralEnsemble, budget, learning_curve
+from r2no.ensemble import FittedEnsemble, cost_curve, learning_curve
 from r2no.errors import ConfigError
 from r2no.report.cells import cells_json
 from r2no.report.data import Evaluation, ReportData, stored_evaluation
@@ -73,12 +73,12 @@ def collect(
     )
 
 
-def _planning(ensemble: SpectralEnsemble, reporter: Reporter) -> dict[str, list[dict[str, Any]]]:
+def _planning(ensemble: FittedEnsemble, reporter: Reporter) -> dict[str, list[dict[str, Any]]]:
     """Budget and learning curve, where blocks were held out and their sums are kept."""
-    if ensemble.sums_ is None or not ensemble.folds_:
+    if ensemble.sums is None or not ensemble.folds:
         return {"budget": [], "learning": []}
     with reporter.step("budget and learning curves", 2) as step:
-        points = budget(ensemble)
+        points = cost_curve(ensemble)
         step.advance()
         learnt = learning_curve(ensemble, repeats=_REPEATS)
         step.advance()
@@ -90,10 +90,8 @@ def _planning(ensemble: SpectralEnsemble, reporter: Reporter) -> dict[str, list[
 
 def _fit(model: AdaptedModel | StoredModel) -> dict[str, Any]:
     ensemble = model.ensemble
-    sums, columns = ensemble.sums_, ensemble.columns_
-    assert columns is not None
-    nested = ensemble.nested_
-    scored = {group for _, score in ensemble.folds_ for group in score}
+    sums, columns, nested = ensemble.sums, ensemble.columns, ensemble.nested
+    scored = {group for _, score in ensemble.folds for group in score}
     return {
         "windows": model.fit_errors.windows,
         "held_out_windows": 0 if sums is None else int(sums.windows[sorted(scored)].sum()),
@@ -102,7 +100,7 @@ def _fit(model: AdaptedModel | StoredModel) -> dict[str, Any]:
         "best_depth": model.fit_errors.best_depth(),
         "step_size": model.settings.repair.step_size,
         "occupied_cells": int(ensemble.cells.occupied.sum()),
-        "ridge": ensemble.ridge_,
+        "ridge": ensemble.ridge,
         "chains": [] if nested is None else nested.decisions()["chains"],
     }
 

@@ -198,7 +198,6 @@ def _checkpoints(model: AdaptedModel) -> int:
 def _cost(model: AdaptedModel, found: TestPass, windows: int) -> dict[str, Any]:
     loops, seconds = model.trajectories, found.seconds
     members, steps = len(loops.modules), loops.steps
-    weights = model.ensemble.weights_
     unit = 1 if sys.platform == "darwin" else 1024
     return {
         "evaluations": members * steps,
@@ -207,7 +206,7 @@ def _cost(model: AdaptedModel, found: TestPass, windows: int) -> dict[str, Any]:
         "readouts_over_rollout": seconds["readouts"] / max(seconds["rollout"], 1e-12),
         "source_parameters": _parameters(model.source),
         "module_parameters": _parameters(loops.modules[0]),
-        "ensemble_weights": 0 if weights is None else weights.numel(),
+        "ensemble_weights": model.ensemble.weights.numel(),
         "occupied_cells": int(model.ensemble.cells.occupied.sum()),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
     }

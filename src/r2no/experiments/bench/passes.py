@@ -10,7 +10,7 @@ from torch import Tensor
 from r2no.adaptation import AdaptedModel
 from r2no.data.realpdebench import RealPDEBench
 from r2no.data.window import Window, Windows, batches
-from r2no.ensemble import DepthErrors, JointReadouts
+from r2no.ensemble import DepthErrors, Readouts
 from r2no.experiments.bench.readouts import StudyReadouts
 from r2no.experiments.bench.theory import WINDOWS, Contraction
 from r2no.experiments.realpdebench.evaluation import Protocol, check_measured
@@ -70,7 +70,7 @@ class Scorer:
     ) -> None:
         self.model, self.chosen, self.windows, self.protocol = model, chosen, windows, protocol
         loops, measured = model.trajectories, model.fields.measured
-        self.joint = JointReadouts(chosen.ensembles)
+        self.joint = Readouts({n: e.spread for n, e in chosen.ensembles.items()})
         self.scores = {n: Accumulator(measured) for n in ("source", *chosen.ensembles)}
         self.errors = DepthErrors.empty(
             model.fit_errors.cells,
@@ -108,7 +108,7 @@ class Scorer:
         loops = self.model.trajectories
         source = self.model.source(window.history)
         self.clock.charge("source")
-        composition = self.joint.compose(source)
+        composition = self.joint.compose(source, spectra=True)
         self.errors.begin(window.target)
         wanted = transform(composition.residual(window.target), self.errors.cells)
         for member in range(len(loops.modules)):
@@ -118,6 +118,7 @@ class Scorer:
         for member, depth, iterate in loops(window.history, source):
             self.clock.charge("rollout")
             spectrum = composition.add(member, depth, iterate)
+            assert spectrum is not None  # asked for
             self._record(member, depth, wanted - spectrum)
             if member == 0:
                 self.contraction.add(iterate)

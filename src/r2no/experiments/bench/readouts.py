@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from r2no.adaptation import AdaptedModel, readouts
-from r2no.ensemble import SpectralEnsemble
+from r2no.ensemble import FittedEnsemble
 from r2no.spectral import FourierCells
 
 #: Eight orders of magnitude.
@@ -17,12 +17,12 @@ RETAINED = (1, 2, 3, 4, 6, 8, 12)
 class StudyReadouts:
     """Fitted readouts by name, and other names for some of them."""
 
-    ensembles: dict[str, SpectralEnsemble]
+    ensembles: dict[str, FittedEnsemble]
     aliases: dict[str, str]
 
     def ridges(self) -> dict[str, float | None]:
         """The penalty of each fitted readout."""
-        return {name: e.ridge_ for name, e in self.ensembles.items()}
+        return {name: e.ridge for name, e in self.ensembles.items()}
 
 
 def study_readouts(model: AdaptedModel) -> StudyReadouts:
@@ -42,16 +42,15 @@ def study_readouts(model: AdaptedModel) -> StudyReadouts:
     return StudyReadouts(found, aliases)
 
 
-def _light(ensemble: SpectralEnsemble) -> SpectralEnsemble:
+def _light(ensemble: FittedEnsemble) -> FittedEnsemble:
     """Without its copy of the sums; it predicts the same."""
-    ensemble.sums_ = None
-    return ensemble
+    return ensemble.without_sums()
 
 
-def _partitions(full: SpectralEnsemble) -> dict[str, SpectralEnsemble]:
+def _partitions(full: FittedEnsemble) -> dict[str, FittedEnsemble]:
     cells = full.cells
 
-    def without(*, radial: int, angular: int, shared: bool = False) -> SpectralEnsemble:
+    def without(*, radial: int, angular: int, shared: bool = False) -> FittedEnsemble:
         coarse = FourierCells.polar(
             cells.grid,
             radial=radial,
@@ -74,12 +73,11 @@ def retained_depths(steps: int, number: int) -> tuple[int, ...]:
 
 
 def _add_columns(
-    full: SpectralEnsemble, found: dict[str, SpectralEnsemble], aliases: dict[str, str]
+    full: FittedEnsemble, found: dict[str, FittedEnsemble], aliases: dict[str, str]
 ) -> None:
-    assert full.columns_ is not None
-    steps = full.columns_.depths[-1]
+    steps = full.columns.depths[-1]
     for number in sorted({*(n for n in RETAINED if n < steps), steps}):
-        columns = full.columns_.restricted(depths=retained_depths(steps, number))
+        columns = full.columns.restricted(depths=retained_depths(steps, number))
         name = f"columns_{columns.number:03d}"
         if number == steps:
             aliases[name] = "r2no"
@@ -88,11 +86,11 @@ def _add_columns(
 
 
 def _add_ridges(
-    full: SpectralEnsemble, found: dict[str, SpectralEnsemble], aliases: dict[str, str]
+    full: FittedEnsemble, found: dict[str, FittedEnsemble], aliases: dict[str, str]
 ) -> None:
     for ridge in RIDGE_SWEEP:
         name = f"ridge_{ridge:.0e}"
-        if ridge == full.ridge_:
+        if ridge == full.ridge:
             aliases[name] = "r2no"
         else:
             found[name] = _light(full.derive(ridge=ridge))

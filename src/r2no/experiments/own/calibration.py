@@ -16,7 +16,7 @@ from r2no.adaptation import AdaptSettings, Trajectories
 from r2no.adaptation.adapt import initial_module
 from r2no.data.splits import Splits
 from r2no.data.window import batches, collate
-from r2no.ensemble import SpectralEnsemble
+from r2no.ensemble import Columns, GramAccumulator
 from r2no.errors import NonFiniteError
 from r2no.repair import RepairUNet
 from r2no.spectral import FourierCells
@@ -98,16 +98,20 @@ def _fit_times(
     """Seconds per window of the roll-out alone, and of the roll-out with its Gram sums."""
     _, window = next(iter(batches(splits.fit, settings.batch_size)))
     forecast = source(window.history)
-    ensemble = SpectralEnsemble(_cells(splits, settings), 0.0, splits.fit.fields.measured)
-    ensemble.set_columns(1, loops.steps)
-    total = ensemble.empty_sums(1)
+    sums = GramAccumulator(
+        Columns(1, tuple(range(1, loops.steps + 1))),
+        _cells(splits, settings),
+        measured=splits.fit.fields.measured,
+        exponents=(1.0,),
+        groups=1,
+    )
     group = torch.zeros(len(forecast), dtype=torch.long)
 
     def accumulate() -> None:
-        part = ensemble.begin(forecast, window.target, window.mask)
+        part = sums.begin(forecast, window.target, window.mask)
         for member, depth, iterate in loops(window.history, forecast):
             part.add(member, depth, iterate)
-        part.add_to(total, group, ensemble.weight_exponent)
+        sums.add(group)
 
     accumulate()  # once to warm up
     _, fit = _timed(accumulate)

@@ -1,0 +1,338 @@
+"""The one accumulator of Gram sums: iterates in, additive sums by block of windows out (M6).
+
+Fitting arrays and adapting a model both go through :class:`GramAccumulator`; windows come with the
+number of their block, or as a bare stream that is cut into blocks on the way.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from r2no._types import Number
+from r2no.ensemble.batch import FitBatch, check_batch
+from r2no.ensemble.columns import Columns, lead_slices
+from r2no.ensemble.gram import GramSums
+from r2no.ensemble.holdout import Fold
+from r2no.errors import ConfigError, EmptySplitError, NonFiniteError
+from r2no.spectral import FourierCells, forward
+from r2no.spectral.transforms import channel_picker, space_last
+
+_CHUNK_BYTES = 2 * 2**20
+_MOST_BLOCKS = 8
+
+
+class GramAccumulator:
+    """Sums of a fit under way: ``begin`` a batch, give it every iterate, ``add`` it.
+
+    Args:
+        columns: Which iterates are columns.
+        cells: The partition.
+        measured: Channels that the target really holds.
+        exponents: One set of sums for each exponent p of the window weight ‖y‖^-p.
+        groups: Number of blocks if windows come with theirs, which may be numbered further; 0 for
+            a bare stream.
+        lead_groups: Groups of lead time with sums of their own.
+        weigh_by: Whether p refers to the norm of y, or to that of its deviation from its mean.
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        cells: FourierCells,
+        *,
+        measured: tuple[int, ...],
+        exponents: Sequence[Number],
+        groups: int = 0,
+        lead_groups: int = 1,
+        weigh_by: Literal["norm", "deviation"] = "norm",
+    ) -> None:
+        self.columns, self.cells, self.measured = columns, cells, measured
+        self.lead_groups, self.groups, self.weigh_by = lead_groups, groups, weigh_by
+        self.sums = {exponent: self._zeros(groups) for exponent in exponents} if groups else {}
+        self._streams = {exponent: StreamBlocks() for exponent in exponents} if not groups else {}
+        self._batch: ColumnSpectra | None = None
+
+    def begin(
+        self,
+        source: Float[Tensor, "batch time *space_channel"],
+        target: Float[Tensor, "batch time *space_channel"],
+        mask: Tensor | None = None,
+    ) -> "ColumnSpectra":
+        """Start a batch; what it returns takes the iterates. Memory of the last one is reused."""
+        check_batch(FitBatch(source, source[None, None], target, mask), self.cells, self.measured)
+        self._batch = ColumnSpectra(
+            source,
+            target,
+            self.columns,
+            self.cells,
+            measured=self.measured,
+            mask=mask,
+            lead_groups=self.lead_groups,
+            by_deviation=self.weigh_by == "deviation",
+            reuse=self._batch,
+        )
+        return self._batch
+
+    def add(self, group: Int[Tensor, " batch"] | None = None) -> None:
+        """Sum up the batch that was begun, each window into its block."""
+        assert self._batch is not None
+        if (group is None) == bool(self.groups):
+            raise ConfigError(
+                "`group` must be given with every batch or with none, and `folds` only with "
+                "groups, but a batch differs. Number the block of each window."
+            )
+        if group is None:
+            for exponent, stream in self._streams.items():
+                for block, chosen in stream.assign(self._batch.windows):
+                    stream.add(self._batch.sums(chosen, 1, float(exponent)), block)
+            return
+        for exponent, sums in self.sums.items():
+            self.sums[exponent] = sums.with_groups(int(group.max()) + 1)
+            self._batch.add_to(self.sums[exponent], group, float(exponent))
+
+    def streamed(self, exponent: Number) -> tuple[GramSums, tuple[Fold, ...]]:
+        """The sums of a bare stream by block, and the folds between the blocks."""
+        return self._streams[exponent].finish()
+
+    def _zeros(self, groups: int) -> GramSums:
+        return GramSums.zeros(
+            self.columns, self.cells, len(self.measured), groups, self.lead_groups
+        )
+
+
+class ColumnSpectra:
+    """Spectra of the columns of one batch, filled as the iterates appear; then summed (M6).
+
+    Under a mask the target residual and every column are set to zero where nothing was measured,
+    so those points have no influence; the cells are then orthogonal only approximately, which
+    is the price of gaps. The memory of an earlier batch that is no longer needed can be taken over
+    (``reuse``): it is the largest of a fit.
+    """
+
+    def __init__(
+        self,
+        source: Float[Tensor, "batch time *space_channel"],
+        target: Float[Tensor, "batch time *space_channel"],
+        columns: Columns,
+        cells: FourierCells,
+        *,
+        measured: tuple[int, ...],
+        mask: Tensor | None = None,
+        lead_groups: int = 1,
+        by_deviation: bool = False,
+        reuse: "ColumnSpectra | None" = None,
+    ) -> None:
+        self.columns, self.cells, self.measured = columns, cells, measured
+        self._by_deviation = by_deviation
+        self._lead_groups = lead_groups
+        self._source = self._measured(source).contiguous()
+        self._mask = None if mask is None else self._measured(mask)
+        target = self._measured(target)
+        self.target = target if self._mask is None else torch.where(self._mask, target, 0)
+        batch, frames, channels = self._source.shape[:3]
+        self._order, self._runs = _by_cell(cells)
+        shape = (channels, len(self._order), columns.number + 1, batch, frames)
+        kind = source.dtype.to_complex()
+        spectra: Tensor | None = None if reuse is None else reuse._spectra
+        if spectra is None or (spectra.shape, spectra.dtype) != (shape, kind):
+            spectra = torch.empty(shape, dtype=kind, device=source.device)
+        self._spectra: Tensor = spectra
+        self._residual = torch.empty_like(self._source)
+        self._put(columns.number, torch.sub(target, self._source, out=self._residual))
+        if columns.base:
+            self._put(columns.number - 1, columns.base_column(self._source))
+            if columns.centred and mask is None:  # exactly, not but for rounding
+                self._spectra[:, self._order == 0, columns.number - 1] = 0
+
+    @property
+    def windows(self) -> int:
+        """Number of windows in the batch."""
+        return self._spectra.shape[3]
+
+    def add(self, member: int, depth: int, iterate: Tensor) -> None:
+        """Take iterate h_ℓ (ℓ ≥ 1) of a member; ignored when the depth is not retained."""
+        position = self.columns.position(member, depth)
+        if position is not None:
+            values = self._measured(iterate)
+            self._put(position, torch.sub(values, self._source, out=self._residual))
+
+    def _measured(self, field: Tensor) -> Tensor:
+        return space_last(field[..., channel_picker(self.measured)])
+
+    def _put(self, position: int, column: Tensor) -> None:
+        """Transform a column, (batch, time, channel, *space), into its slot."""
+        if self._mask is not None:
+            column = torch.where(self._mask, column, 0)
+        spectrum = forward(column, len(self.cells.grid)).flatten(3)
+        for channel, slot in enumerate(self._spectra[:, :, position]):
+            by_coefficient = spectrum[:, :, channel].flatten(0, 1).t().contiguous()
+            slot.copy_(by_coefficient.index_select(0, self._order).unflatten(1, slot.shape[1:]))
+
+    def sums(
+        self, group: Int[Tensor, " batch"], num_groups: int, weight_exponent: float
+    ) -> GramSums:
+        """The batch's moments by group, windows weighted by ‖y‖^-p; a group below 0 is left out."""
+        shape = (self.columns, self.cells, len(self.measured), num_groups, self._lead_groups)
+        sums = GramSums.zeros(*shape)
+        self.add_to(sums, group, weight_exponent)
+        return sums
+
+    def add_to(self, sums: GramSums, group: Int[Tensor, " batch"], weight_exponent: float) -> None:
+        """Add the batch's moments to ``sums`` in place, each window to its group."""
+        weights = window_weights(self._weighed(), weight_exponent)
+        for number in sorted({int(number) for number in group if number >= 0}):
+            chosen = (group == number).nonzero().squeeze(1)
+            self._accumulate(sums.moments[number], chosen, weights[chosen])
+            sums.windows[number] += len(chosen)
+
+    def _weighed(self) -> Tensor:
+        """What the norm of a window is taken of: the target, or its deviation from its mean."""
+        return deviation(self.target, self._mask) if self._by_deviation else self.target
+
+    def _accumulate(self, moments: Tensor, chosen: Tensor, weights: Tensor) -> None:
+        """Add Σ m(k)·weight·(column product), over the coefficients of a cell, to its moments."""
+        whole = len(chosen) == self.windows
+        spectra = self._spectra if whole else self._spectra[:, :, :, chosen]
+        multiplicity = self.cells.multiplicity.reshape(-1).to(self._spectra.device)[self._order]
+        root = (multiplicity[:, None] * weights).sqrt()
+        leads = lead_slices(spectra.shape[-1], self._lead_groups)
+        for (channel, of_channel), (lead, frames) in product(enumerate(spectra), enumerate(leads)):
+            first = 0 if self.cells.shared_channels else channel * len(leads)
+            slot, of_channel = moments[:, first + lead], of_channel[..., frames]
+            for cells, start, count in self._parts(of_channel[0].numel()):
+                part = slice(start, start + len(cells) * count)
+                values = torch.view_as_real(of_channel[part]).unflatten(0, (len(cells), count))
+                scale = root[part].unflatten(0, (len(cells), 1, count))[..., None, None]
+                values = values.transpose(1, 2).double() * scale
+                values = values.flatten(2)  # cell, column, observation
+                products = values @ values.transpose(-1, -2)
+                _check_finite(products)
+                slot.index_add_(0, cells, products.cpu())
+
+    def _parts(self, values: int) -> Iterator[tuple[Tensor, int, int]]:
+        """Runs of cells with the same count, cut so that a part fits in cache."""
+        for cells, start, count in self._runs:
+            step = max(1, _CHUNK_BYTES // (16 * values * count))
+            for first in range(0, len(cells), step):
+                yield cells[first : first + step], start + first * count, count
+
+
+def _by_cell(cells: FourierCells) -> tuple[Tensor, list[tuple[Tensor, int, int]]]:
+    """Coefficients ordered so that cells of one size lie together, and a run of each size.
+
+    A run is the cells' numbers, the place of its first coefficient, and coefficients per cell.
+    """
+    index = cells.index.reshape(-1)
+    counts = torch.bincount(index, minlength=cells.num_cells)
+    order = torch.argsort(counts[index] * cells.num_cells + index, stable=True)
+    runs, start = [], 0
+    for count in counts.unique().tolist():
+        if count > 0:
+            members = (counts == count).nonzero().squeeze(1)
+            runs.append((members, start, count))
+            start += count * len(members)
+    return order, runs
+
+
+def _check_finite(products: Tensor) -> None:
+    """A value that is not finite shows in the squares of its column."""
+    if not torch.isfinite(products.diagonal(dim1=-2, dim2=-1).sum()):
+        raise NonFiniteError(
+            "`source`, `iterates` and `target` must be finite on the measured channels, but a "
+            "value is NaN or infinite. Pass a mask for gaps in the target; a non-finite "
+            "iterate means the repair loop diverged."
+        )
+
+
+def deviation(
+    target: Float[Tensor, "batch time *channel_space"], mask: Tensor | None
+) -> Float[Tensor, "batch time *channel_space"]:
+    """The target less the mean of each window and channel, zero where it was not measured.
+
+    In float64. A channel that is constant but for rounding deviates by nothing.
+    """
+    axes = (1, *range(3, target.ndim))
+    valid = torch.ones_like(target, dtype=torch.bool) if mask is None else mask
+    wide, count = target.double(), valid.sum(axes, keepdim=True).clamp_min(1)
+    mean = wide.sum(axes, keepdim=True) / count  # the target is zero where it was not measured
+    away = torch.where(valid, wide - mean, 0.0)
+    rounding = torch.finfo(target.dtype).eps * mean.abs()
+    return torch.where(away.square().sum(axes, keepdim=True) > count * rounding**2, away, 0.0)
+
+
+def window_weights(
+    target: Float[Tensor, "batch time *channel_space"], exponent: float
+) -> Float[Tensor, " batch"]:
+    """‖y‖^-p of each window over the measured values; a window whose norm is zero weighs 0."""
+    norms = target.double().flatten(1).norm(dim=1)
+    if exponent == 0:
+        return torch.ones_like(norms)
+    return torch.where(norms > 0, norms.clamp_min(torch.finfo(norms.dtype).tiny) ** -exponent, 0.0)
+
+
+class StreamBlocks:
+    """At most eight running sums over contiguous blocks of equal length.
+
+    Windows overlap, so halves must be contiguous blocks with a gap (never shuffled). When windows
+    come as a bare stream, neither their number nor their trajectories are known beforehand: they
+    are cut into blocks whose length doubles whenever they run out, a function of the number of
+    windows alone, hence independent of batching.
+    """
+
+    def __init__(self) -> None:
+        self._length = 1
+        self._sums: list[GramSums] = []
+        self._seen = 0
+
+    def assign(self, windows: int) -> Iterator[tuple[int, Tensor]]:
+        """Part the next ``windows`` windows: for each block, 0 for its windows, -1 for others."""
+        position = 0
+        while position < windows:
+            if self._seen == self._length * _MOST_BLOCKS:
+                self._halve()
+            block = self._seen // self._length
+            take = min(windows - position, (block + 1) * self._length - self._seen)
+            group = torch.full((windows,), -1)
+            group[position : position + take] = 0
+            yield block, group
+            self._seen += take
+            position += take
+
+    def add(self, part: GramSums, block: int) -> None:
+        """Add the sums of some windows to their block."""
+        if block == len(self._sums):
+            self._sums.append(part)
+        else:
+            self._sums[block] = self._sums[block] + part
+
+    def _halve(self) -> None:
+        self._sums = [a + b for a, b in zip(self._sums[::2], self._sums[1::2], strict=True)]
+        self._length *= 2
+
+    def finish(self) -> tuple[GramSums, tuple[Fold, ...]]:
+        """Collapse to three groups (first part, gap, last part) and the folds between the parts.
+
+        The gap is one block, at least an eighth of the windows. Fewer than three blocks leave
+        nothing to hold out: everything is in the first group and there are no folds.
+        """
+        if not self._sums:
+            raise EmptySplitError(
+                "`batches` held no windows, so there is nothing to fit. Give at least one."
+            )
+        number = len(self._sums)
+        gap = number // 2
+        folds: tuple[Fold, ...] = (((0,), (2,)), ((2,), (0,)))
+        parts = [range(0, gap), range(gap, gap + 1), range(gap + 1, number)]
+        if number < 3:
+            parts, folds = [range(number), range(0), range(0)], ()
+        stacked = GramSums(
+            torch.cat([part.moments for part in self._sums]),
+            torch.cat([part.windows for part in self._sums]),
+        )
+        groups = [stacked.total(tuple(part)) for part in parts]
+        moments = torch.cat([group.moments for group in groups])
+        return GramSums(moments, torch.cat([group.windows for group in groups])), folds
