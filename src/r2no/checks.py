@@ -24,11 +24,13 @@ def whole(name: str, value: Any, *, least: int = 1) -> int:
     return int(value)
 
 
-def real(name: str, value: Any) -> float:
-    """``value`` as a finite float."""
+def real(name: str, value: Any, *, infinite: bool = False) -> float:
+    """``value`` as a float, finite unless ``infinite`` says that it need not be."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
         raise ConfigError(f"`{name}` must be a number, but got {_shown(value)}.")
-    if isinstance(value, (complex, np.complexfloating)) or not math.isfinite(value):
+    if isinstance(value, (complex, np.complexfloating)) or math.isnan(value):
+        raise ConfigError(f"`{name}` must be a real number, but got {value}.")
+    if math.isinf(value) and not infinite:
         raise ConfigError(f"`{name}` must be a finite number, but got {value}.")
     return float(value)
 

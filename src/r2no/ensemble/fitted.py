@@ -55,7 +55,9 @@ class FitPlan:
         plan = cls(
             **{
                 **known,
-                "ridge": ridge if isinstance(ridge, str) else checks.real("ridge", ridge),
+                "ridge": ridge
+                if isinstance(ridge, str)
+                else checks.real("ridge", ridge, infinite=True),
                 "measured": _wholes("measured", known["measured"], least=0),
                 "weight_exponent": checks.real("weight_exponent", known["weight_exponent"]),
                 "depths": None if depths is None else _wholes("depths", depths),
