@@ -15,22 +15,21 @@ from r2no.errors import ConfigError, ShapeError
 Kind = TypeVar("Kind")
 
 
-def whole(name: str, value: Any, *, least: int = 1) -> int:
-    """``value`` as an int from ``least`` on."""
+def whole(name: str, value: Any, *, least: int | None = 1) -> int:
+    """``value`` as an int, from ``least`` on unless that is None."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise ConfigError(f"`{name}` must be a whole number, but got {_shown(value)}.")
-    if value < least:
+    if least is not None and value < least:
         raise ConfigError(f"`{name}` must be at least {least}, but got {value}.")
     return int(value)
 
 
-def real(name: str, value: Any, *, infinite: bool = False) -> float:
-    """``value`` as a float, finite unless ``infinite`` says that it need not be."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
+def real(name: str, value: Any, *, finite: bool = True) -> float:
+    """``value`` as a float, finite unless said otherwise."""
+    number = isinstance(value, (int, float, np.integer, np.floating))
+    if not number or isinstance(value, bool):
         raise ConfigError(f"`{name}` must be a number, but got {_shown(value)}.")
-    if isinstance(value, (complex, np.complexfloating)) or math.isnan(value):
-        raise ConfigError(f"`{name}` must be a real number, but got {value}.")
-    if math.isinf(value) and not infinite:
+    if finite and not math.isfinite(value):
         raise ConfigError(f"`{name}` must be a finite number, but got {value}.")
     return float(value)
 
@@ -44,10 +43,11 @@ def listed(name: str, value: Any) -> tuple[Any, ...]:
 
 def names(name: str, value: Any) -> tuple[str, ...]:
     """``value`` as a tuple of texts."""
-    whole = () if isinstance(value, str) else listed(name, value)
-    if isinstance(value, str) or not all(isinstance(one, str) for one in whole):
+    plain = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
+    found = tuple(value) if plain else (None,)
+    if not all(isinstance(one, str) for one in found):
         raise ConfigError(f"`{name}` must be a list of names, but got {_shown(value)}.")
-    return whole
+    return found
 
 
 def path(name: str, value: Any) -> Path:

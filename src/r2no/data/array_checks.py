@@ -94,7 +94,10 @@ def read_constants(
     if conditioning is None:
         return [()] * trajectories
     constants = [
-        tuple(checks.real("conditioning", value) for value in checks.listed("conditioning", values))
+        tuple(
+            checks.real("conditioning", value, finite=False)
+            for value in checks.listed("conditioning", values)
+        )
         for values in checks.listed("conditioning", conditioning)
     ]
     if len(constants) != trajectories or len({len(values) for values in constants}) > 1:

@@ -125,14 +125,14 @@ class ArrayWindows(Dataset[Window]):
             channels=names,
             measured=tuple(range(shape[-1]))
             if measured is None
-            else tuple(
-                checks.whole("measured", one, least=0)
-                for one in checks.listed("measured", measured)
-            ),
+            else checks.listed("measured", measured),
             conditioning=constant_names(self._constants, conditioning_names),
             units=checks.names("units", units),
-            spacing=tuple(checks.real("spacing", one) for one in checks.listed("spacing", spacing)),
-            time_step=checks.real("time_step", time_step),
+            spacing=tuple(
+                checks.real("spacing", one, finite=False)
+                for one in checks.listed("spacing", spacing)
+            ),
+            time_step=checks.real("time_step", time_step, finite=False),
         )
         self._check_masks()
         self._unmask()

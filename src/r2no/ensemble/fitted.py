@@ -57,7 +57,7 @@ class FitPlan:
                 **known,
                 "ridge": ridge
                 if isinstance(ridge, str)
-                else checks.real("ridge", ridge, infinite=True),
+                else checks.real("ridge", ridge, finite=False),
                 "measured": _wholes("measured", known["measured"], least=0),
                 "weight_exponent": checks.real("weight_exponent", known["weight_exponent"]),
                 "depths": None if depths is None else _wholes("depths", depths),

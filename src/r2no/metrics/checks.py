@@ -15,8 +15,8 @@ Measured = int | tuple[int, ...]
 def channel_indices(measured: Measured) -> tuple[int, ...]:
     """The scored channels one by one."""
     if isinstance(measured, Iterable):
-        return tuple(checks.whole("measured", one, least=0) for one in measured)
-    return tuple(range(checks.whole("measured", measured)))
+        return tuple(checks.whole("measured", one, least=None) for one in measured)
+    return tuple(range(checks.whole("measured", measured, least=None)))
 
 
 def channel_slice(measured: Measured, channels: int) -> slice | list[int]:

@@ -117,3 +117,19 @@ def test_audit_of_nothing_says_so(tmp_path: Path) -> None:
     assert "holds none of" in audit(tmp_path).problems[0]
     with pytest.raises(DataError, match="must be a folder"):
         audit(tmp_path / "absent")
+
+
+def test_old_data_stay_until_new_ones_are_whole(tmp_path: Path, monkeypatch) -> None:
+    write_tiny(tmp_path, ["fsi"], layouts=("hdf5",))
+    before = {p: p.read_bytes() for p in (tmp_path / "fsi").rglob("*") if p.is_file()}
+    (tmp_path / ".fsi.tmp").mkdir()  # of a killed process
+    (tmp_path / ".fsi.tmp" / "half").write_text("x")
+
+    def full(*_: object) -> None:
+        raise RuntimeError("No space left on device")
+
+    monkeypatch.setattr("r2no.data.realpdebench.tiny.write.torch.save", full)
+    with pytest.raises(StorageError, match=r"fsi.*No space left.*untouched"):
+        write_tiny(tmp_path, ["fsi"], seed=1, layouts=("hdf5",))
+    assert {p: p.read_bytes() for p in (tmp_path / "fsi").rglob("*") if p.is_file()} == before
+    assert not list(tmp_path.glob(".*"))
