@@ -14,12 +14,12 @@ from torch import Tensor
 
 from r2no._types import Number
 from r2no.ensemble.batch import FitBatch, check_batch
-from r2no.ensemble.columns import Columns, lead_slices
+from r2no.ensemble.columns import BASE, PARTNER, Columns, lead_slices, repair_label
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import Fold
 from r2no.errors import ConfigError, EmptySplitError, NonFiniteError
 from r2no.spectral import FourierCells, forward
-from r2no.spectral.transforms import channel_picker, space_last
+from r2no.spectral.transforms import channel_picker, quadrature_partner, space_last
 
 _CHUNK_BYTES = 2 * 2**20
 _MOST_BLOCKS = 8
@@ -144,7 +144,7 @@ class ColumnSpectra:
         self._residual = torch.empty_like(self._source)
         self._put(columns.number, torch.sub(target, self._source, out=self._residual))
         if columns.base:
-            self._put(columns.number - 1, columns.base_column(self._source))
+            self._put_with_partner(BASE, columns.base_column(self._source))
             if columns.centred and mask is None:  # exactly, not but for rounding
                 self._spectra[:, self._order == 0, columns.number - 1] = 0
 
@@ -155,13 +155,25 @@ class ColumnSpectra:
 
     def add(self, member: int, depth: int, iterate: Tensor) -> None:
         """Take iterate h_ℓ (ℓ ≥ 1) of a member; ignored when the depth is not retained."""
-        position = self.columns.position(member, depth)
-        if position is not None:
-            values = self._measured(iterate)
-            self._put(position, torch.sub(values, self._source, out=self._residual))
+        self.put(repair_label(member, depth), iterate)
+
+    def put(self, label: str, forecast: Tensor) -> None:
+        """Take the forecast u of a column by its label; ignored when it is not a column."""
+        if self.columns.place(label) is not None:
+            values = self._measured(forecast)
+            column = torch.sub(values, self._source, out=self._residual)
+            self._put_with_partner(label, column)
 
     def _measured(self, field: Tensor) -> Tensor:
         return space_last(field[..., channel_picker(self.measured)])
+
+    def _put_with_partner(self, label: str, column: Tensor) -> None:
+        """Fill the slot of a column and that of its quadrature partner, if it has one."""
+        place, partner = self.columns.place(label), self.columns.place(PARTNER + label)
+        if partner is not None:
+            self._put(partner, quadrature_partner(column, self.cells.grid))
+        if place is not None:
+            self._put(place, column)
 
     def _put(self, position: int, column: Tensor) -> None:
         """Transform a column, (batch, time, channel, *space), into its slot."""

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from r2no.ensemble.columns import Columns, lead_slices
+from r2no.ensemble.columns import BASE, PARTNER, Columns, lead_slices, repair_label
 from r2no.errors import ConfigError
 from r2no.spectral import FourierCells, forward, inverse
-from r2no.spectral.transforms import channel_picker, space_last
+from r2no.spectral.transforms import channel_picker, quadrature_sign, space_last
 
 
 class CellWeights:
@@ -36,7 +36,8 @@ class CellWeights:
         self.columns, self.cells, self.measured = columns, cells, measured
         self.lead_groups = lead_groups
         full = weights.unflatten(1, (-1, lead_groups)).expand(-1, len(measured), -1, -1)
-        if cells.num_cells == 1:  # a global combination needs no transform
+        self.spectral = cells.num_cells > 1 or bool(columns.partners)
+        if not self.spectral:  # a global combination needs no transform
             plane = full[0].permute(2, 1, 0)[..., *[None] * len(cells.grid)]
         else:
             plane = full[cells.index].movedim((-1, -2, -3), (0, 1, 2))
@@ -51,6 +52,11 @@ class CellWeights:
         if key not in self._cast:
             self._cast[key] = self.plane.to(field)
         return self._cast[key]
+
+    def used_place(self, label: str) -> int | None:
+        """Position of a column, or ``None`` where it has no weight anywhere."""
+        place = self.columns.place(label)
+        return place if place is not None and self.used[place] else None
 
     def add(self, position: int, values: Tensor, total: Tensor) -> None:
         """Add weight · values, (batch, time, channel, ...), of one column to ``total``."""
@@ -106,47 +112,65 @@ class Composition:
         for centred in (False, True):
             alike = {n: c for n, c in based.items() if c.centred == centred}
             if alike:
-                column = next(iter(alike.values())).base_column(self._base)
-                self._accumulate({n: c.number - 1 for n, c in alike.items()}, column)
+                self._accumulate(BASE, next(iter(alike.values())).base_column(self._base), alike)
 
     def add(self, member: int, depth: int, iterate: Tensor) -> Tensor | None:
         """Take iterate h_ℓ (ℓ ≥ 1) of a member; returns the transform of h_ℓ - h_0, if made.
 
         It is (batch, time, channel, *half, 2) over the measured channels, last real and imaginary.
         """
-        positions = {
-            name: position
-            for name, weights in self._readouts.weights.items()
-            if (position := weights.columns.position(member, depth)) is not None
-        }
-        if not positions and not self._spectra:
+        return self.put(repair_label(member, depth), iterate)
+
+    def put(self, label: str, forecast: Tensor) -> Tensor | None:
+        """Take the forecast u of a column; returns the transform of u - h_0, if made."""
+        columns = {n: w.columns for n, w in self._readouts.weights.items()}
+        columns = {n: c for n, c in columns.items() if c.place(label) is not None}
+        if not columns and not self._spectra:
             return None
-        return self._accumulate(positions, self.residual(iterate))
+        return self._accumulate(label, self.residual(forecast), columns)
 
     def residual(self, field: Tensor) -> Tensor:
         """The measured channels of ``field`` - h_0, (batch, time, channel, *space)."""
         measured = space_last(field[..., self._readouts.channels])
         return torch.sub(measured, self._base, out=torch.empty_like(self._base))
 
-    def _accumulate(self, positions: dict[str, int], column: Tensor) -> Tensor | None:
-        """Add a column to every readout that uses it.
+    def _accumulate(
+        self, label: str, column: Tensor, columns: Mapping[str, Columns]
+    ) -> Tensor | None:
+        """Add a column, and its partner where there is one, to the readouts that use it.
 
         Zero weights retain the source also where an iterate overflowed, so they add nothing.
         """
-        weights = {
-            name: self._readouts.weights[name]
-            for name, position in positions.items()
-            if self._readouts.weights[name].used[position]
-        }
+        weights = {name: self._readouts.weights[name] for name in columns}
+        own = {name: each.used_place(label) for name, each in weights.items()}
+        partner = {name: each.used_place(PARTNER + label) for name, each in weights.items()}
+        needed = (w.spectral and {own[n], partner[n]} != {None} for n, w in weights.items())
         spectrum = None
-        if self._spectra or any(each.cells.num_cells > 1 for each in weights.values()):
+        if self._spectra or any(needed):
             spectrum = torch.view_as_real(forward(column, len(self._readouts.grid)))
-        for name, each in weights.items():
-            values = column if each.cells.num_cells == 1 or spectrum is None else spectrum
-            if name not in self._sums:
-                self._sums[name] = torch.zeros_like(values)
-            each.add(positions[name], values, self._sums[name])
+        for name, place in own.items():
+            if place is not None:
+                plain = spectrum is None or not weights[name].spectral
+                self._add(name, place, column if plain else spectrum)
+        if any(place is not None for place in partner.values()):
+            assert spectrum is not None  # partners make a readout spectral
+            turned = self._turned(spectrum)
+            for name, place in partner.items():
+                if place is not None:
+                    self._add(name, place, turned)
         return spectrum
+
+    def _add(self, name: str, place: int, values: Tensor | None) -> None:
+        assert values is not None
+        if name not in self._sums:
+            self._sums[name] = torch.zeros_like(values)
+        self._readouts.weights[name].add(place, values, self._sums[name])
+
+    def _turned(self, spectrum: Tensor) -> Tensor:
+        """The transform of the quadrature partner, real and imaginary part last."""
+        sign = quadrature_sign(self._readouts.grid).to(spectrum)[..., None]
+        real, imaginary = spectrum.split(1, -1)
+        return torch.cat([-imaginary, real], -1) * sign
 
     def result(self) -> Float[Tensor, "batch time *space_channel"]:
         """The forecast of the only readout."""
@@ -158,7 +182,7 @@ class Composition:
         for name, weights in self._readouts.weights.items():
             prediction, total = self._source.clone(), self._sums.pop(name, None)
             if total is not None:
-                if weights.cells.num_cells > 1:
+                if weights.spectral:
                     total = inverse(torch.view_as_complex(total), self._readouts.grid)
                 for number, channel in enumerate(weights.measured):
                     prediction[..., channel] += total[:, :, number]

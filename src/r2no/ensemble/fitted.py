@@ -348,11 +348,10 @@ class FittedEnsemble:
         if self.nested is not None:
             names = {"nested": "weights", "gains": "gains", "before": "before"}
             tensors |= {name: getattr(self.nested, part) for name, part in names.items()}
-        columns = self.columns
         settings = {
             "format": FORMAT,
             "cells": cell_settings,
-            "columns": [columns.members, list(columns.depths), columns.base],
+            "columns": self.columns.json(),
             "ensemble": self.plan.json(),
             "ridge_": self.ridge,
             "nested_": None if self.nested is None else self.nested.decisions(),
@@ -402,8 +401,7 @@ def _unpack(tensors: dict[str, Tensor], settings: dict[str, Any]) -> FittedEnsem
         {k[6:]: v for k, v in tensors.items() if k.startswith("cells.")}, settings["cells"]
     )
     plan = FitPlan.of(settings["ensemble"])
-    members, depths, base = settings["columns"]
-    columns = Columns(members, tuple(depths), base, plan.centred)
+    columns = Columns.of(settings["columns"], centred=plan.centred)
     weights = tensors["weights"]
     channels = cells.weight_channels(len(plan.measured)) * plan.lead_groups
     if tuple(weights.shape) != (cells.num_cells, channels, columns.number):

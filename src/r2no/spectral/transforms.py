@@ -134,6 +134,29 @@ def wavenumber_orientation(grid: Grid) -> Float[Tensor, "*half"]:
     return orientation(vertical, horizontal)
 
 
+def quadrature_sign(grid: Grid) -> Float[Tensor, "*half"]:
+    """The odd sign s(k) = -s(-k) of the quadrature partner i s(k) û(k) of a real field (M13).
+
+    It is the sign of the last wavenumber component that has one: a component that is zero or on
+    its Nyquist line has none, and a coefficient without any is its own mirror image, where the
+    partner is zero. A wave cos(kx) becomes -sin(kx), so a wave and its partner together give any
+    phase with real weights. Twice the partner is minus the field, but for those coefficients.
+    """
+    sign = torch.zeros(half_shape(check_grid(grid)), dtype=torch.float64)
+    for component in reversed(wavenumbers(grid)):
+        own = torch.where(component.abs() == 1, 0.0, component.sign())
+        sign = torch.where(sign == 0, own, sign)
+    return sign
+
+
+def quadrature_partner(
+    values: Float[Tensor, "*batch_space"], grid: Grid
+) -> Float[Tensor, "*batch_space"]:
+    """F⁻¹[i s(k) F(u)] over the last axes: every wave shifted by a quarter of its length."""
+    sign = quadrature_sign(grid).to(values)
+    return inverse(forward(values, len(grid)) * (1j * sign), grid)
+
+
 def resample(
     field: Float[Tensor, "batch time *space_channel"], grid: Grid
 ) -> Float[Tensor, "batch time *new_space_channel"]:
