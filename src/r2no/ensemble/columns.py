@@ -161,7 +161,7 @@ class Columns:
 
         Default all; ``base=False`` drops the base column, ``without`` whole groups.
         """
-        kept = self.members if members is None else checks.whole("members", members)
+        kept = self.members if members is None else checks.whole("members", members, least=0)
         wanted = self.depths if depths is None else tuple(depths)
         fewer = tuple(d for d in wanted if depth is None or d <= depth) if kept else ()
         least = 0 if self.further else 1
