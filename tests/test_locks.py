@@ -154,8 +154,9 @@ def test_forked_child_neither_holds_nor_keeps_its_parents_lock(tmp_path: Path) -
 
 
 def test_waiting_process_says_for_whom_and_ends_at_an_interrupt(tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom r2no.locks import sole_writer\n"
+    code = (  # jobs in the background may have been started with interrupts ignored
+        "import signal, sys\nfrom r2no.locks import sole_writer\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "with sole_writer(sys.argv[1]):\n    print('mine')\n"
     )
     with (
