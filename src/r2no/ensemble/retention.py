@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no.ensemble.estimator import SpectralEnsemble
 from r2no.ensemble.fitted import FittedEnsemble
 from r2no.ensemble.ridge import quadratic_error
 from r2no.spectral import FourierCells
@@ -28,8 +29,10 @@ class Retention:
     share: Float[Tensor, "cell channel"]
 
 
-def retention(ensemble: FittedEnsemble) -> Retention:
+def retention(ensemble: FittedEnsemble | SpectralEnsemble) -> Retention:
     """Read the retention of every cell and channel off a fitted ensemble."""
+    if isinstance(ensemble, SpectralEnsemble):
+        ensemble = ensemble.fitted_
     sums, weights = ensemble.needed_sums().total(), ensemble.weights
     gram, before = sums.gram[0], sums.energy[0]
     after = quadratic_error(sums.moments[0], weights)
@@ -44,7 +47,7 @@ def retention(ensemble: FittedEnsemble) -> Retention:
 
 
 def on_plane(
-    values: Float[Tensor, " cell"], of: FittedEnsemble | FourierCells
+    values: Float[Tensor, " cell"], of: FittedEnsemble | SpectralEnsemble | FourierCells
 ) -> Float[Tensor, "height width"]:
     """Spread values by cell over the full Fourier plane of a 2-D grid, zero wavenumber centred."""
     cells = of if isinstance(of, FourierCells) else of.cells

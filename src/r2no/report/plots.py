@@ -11,7 +11,7 @@ from torch import Tensor
 
 from r2no import storage
 from r2no._types import PathLike
-from r2no.ensemble import DepthErrors, FittedEnsemble, on_plane, retention
+from r2no.ensemble import DepthErrors, FittedEnsemble, SpectralEnsemble, on_plane, retention
 from r2no.spectral import FourierCells
 
 _COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7")
@@ -140,7 +140,10 @@ def _extent(grid: tuple[int, ...]) -> tuple[float, float, float, float]:
 
 
 def plot_retention(
-    ensemble: FittedEnsemble, path: PathLike, *, channel_names: Sequence[str] = ()
+    ensemble: FittedEnsemble | SpectralEnsemble,
+    path: PathLike,
+    *,
+    channel_names: Sequence[str] = (),
 ) -> Path:
     """The retention map: size of the repair and share of the error it removes, by cell."""
     found = retention(ensemble)
