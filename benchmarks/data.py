@@ -23,8 +23,8 @@ import pyarrow as pa
 import torch
 
 from benchmarks import parser, peak_megabytes, print_conditions
-from r2no.data.realpdebench import RealPDEBench, lookup
-from r2no.data.realpdebench.shards import read_rows
+from r2no.realpdebench import RealPDEBench, lookup
+from r2no.realpdebench.files.shards import read_rows
 
 GRIDS = {"real": (64, 128), "numerical": (128, 256)}
 COLUMNS = {"real": ("u", "v"), "numerical": ("u", "v", "p")}

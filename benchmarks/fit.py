@@ -18,7 +18,8 @@ from r2no import RepairUNet
 from r2no.adaptation import AdaptSettings, EnsembleSettings, Trajectories
 from r2no.adaptation.fitting import fit_ensemble
 from r2no.data import ArrayWindows
-from r2no.training import Persistence, Reporter, cached_source
+from r2no.progress import Reporter
+from r2no.training import Persistence, cached_source
 from r2no.training.backbone import fit_normalisers
 
 CHANNELS, MEMBERS, TRAJECTORIES = 2, 3, 6

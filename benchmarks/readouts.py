@@ -17,10 +17,11 @@ from r2no.adaptation import AdaptedModel, AdaptSettings, Trajectories
 from r2no.data import ArrayWindows
 from r2no.data.normalise import Normaliser
 from r2no.ensemble import DepthErrors, FitPlan, FittedEnsemble, GramSums
-from r2no.experiments.bench.passes import Scorer
-from r2no.experiments.bench.readouts import StudyReadouts
-from r2no.experiments.realpdebench.evaluation import Protocol
-from r2no.training import Persistence, Reporter
+from r2no.progress import Reporter
+from r2no.realpdebench.protocol.evaluation import Protocol
+from r2no.realpdebench.study.passes import Scorer
+from r2no.realpdebench.study.readouts import StudyReadouts
+from r2no.training import Persistence
 
 CHANNELS, MEASURED, MEMBERS, READOUTS = 3, (0, 1), 3, 24
 

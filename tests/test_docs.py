@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 
 import r2no
 from r2no.cli.main import app
-from r2no.experiments.own import is_own_config, read_own_config
+from r2no.runs import is_own_config, read_own_config
 
 ROOT = Path(__file__).parent.parent
 DOCS, PACKAGE = ROOT / "docs", Path(r2no.__file__).parent

@@ -11,8 +11,8 @@ from validation.attacks import hostile_makers as make
 
 from r2no import backbones, operators
 from r2no.backbones.formats import read_checkpoint
-from r2no.data.realpdebench.index import load_pt
 from r2no.errors import FileDamagedError
+from r2no.realpdebench.files.index import load_pt
 from r2no.torch_files import read_torch
 
 READERS = {

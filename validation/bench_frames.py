@@ -19,11 +19,12 @@ import torch
 from r2no import backbones
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings, adapt
 from r2no.data import ArrayWindows
-from r2no.experiments.bench import BenchConfig, draw, load_results, study_sheet
-from r2no.experiments.bench.pair import Place, score_pair
-from r2no.experiments.realpdebench import Protocol
+from r2no.progress import Reporter
+from r2no.realpdebench.protocol import Protocol
+from r2no.realpdebench.study import BenchConfig, draw, load_results, study_sheet
+from r2no.realpdebench.study.pair import Place, score_pair
 from r2no.storage import fingerprint
-from r2no.training import PhysicalOperator, Reporter, TrainSettings, train_operator
+from r2no.training import PhysicalOperator, TrainSettings, train_operator
 from r2no.training.backbone import fit_normalisers
 
 

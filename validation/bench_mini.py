@@ -10,7 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from r2no.experiments.bench import (
+from r2no.progress import Reporter
+from r2no.realpdebench.study import (
     FIGURES,
     STUDIES,
     BenchConfig,
@@ -21,7 +22,6 @@ from r2no.experiments.bench import (
     run_bench,
     study_sheet,
 )
-from r2no.training import Reporter
 
 
 def main() -> None:

@@ -23,11 +23,12 @@ import xarray as xr
 
 import r2no
 from r2no.adaptation import AdaptSettings, RepairSettings
-from r2no.data import batches, make_wake
-from r2no.data.wake import WakeSettings
+from r2no.data import batches
 from r2no.metrics import Accumulator
-from r2no.training import PhysicalOperator, Reporter, TrainSettings, train_operator
+from r2no.progress import Reporter
+from r2no.training import PhysicalOperator, TrainSettings, train_operator
 from r2no.training.backbone import fit_normalisers
+from r2no.wake import WakeSettings, make_wake
 
 TRAIN = TrainSettings(
     epochs=None, updates=150, batch_size=4, lr=4e-3, final_lr=0.0, schedule="cosine_update",

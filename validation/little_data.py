@@ -34,7 +34,8 @@ from r2no.adaptation import (
     score_readouts,
 )
 from r2no.data import ArrayWindows
-from r2no.training import PhysicalOperator, Reporter, TrainSettings, train_operator
+from r2no.progress import Reporter
+from r2no.training import PhysicalOperator, TrainSettings, train_operator
 from r2no.training.backbone import fit_normalisers
 
 

@@ -24,7 +24,8 @@ import xarray as xr
 
 import r2no
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings, write_predictions
-from r2no.training import Persistence, Reporter, TrainSettings
+from r2no.progress import Reporter
+from r2no.training import Persistence, TrainSettings
 
 GRID, HISTORY, HORIZON = (256, 512), 20, 2
 

@@ -17,9 +17,10 @@ import torch
 
 from r2no.adaptation import adapt, score_readouts
 from r2no.adaptation.fitting import fit_ensemble
-from r2no.experiments.demo import DemoSettings, prepare
+from r2no.progress import Reporter
 from r2no.spectral import FourierCells
-from r2no.training import Reporter, cached_source
+from r2no.training import cached_source
+from r2no.wake.demo import DemoSettings, prepare
 
 FIXED = ((1, 1), (8, 4), (16, 16), (64, 16), (128, 16))
 

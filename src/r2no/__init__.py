@@ -3,6 +3,9 @@
 
 __version__ = "0.1.0"
 
+import importlib
+from types import ModuleType
+
 from r2no._safe_path import leave_out_working_folder
 
 leave_out_working_folder()
@@ -30,3 +33,11 @@ __all__ = [
     "repair",
     "spectral",
 ]
+
+_LATER = ("realpdebench", "report", "wake")  # loaded when asked for
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LATER:
+        return importlib.import_module(f"r2no.{name}")
+    raise AttributeError(f"module 'r2no' has no attribute {name!r}")

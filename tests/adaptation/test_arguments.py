@@ -11,7 +11,8 @@ import r2no
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.data import ArrayWindows
 from r2no.errors import ConfigError
-from r2no.training import Reporter, TrainSettings
+from r2no.progress import Reporter
+from r2no.training import TrainSettings
 from r2no.training.settings import changed
 
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from r2no.cli.main import app
-from r2no.data.realpdebench import write_tiny
+from r2no.realpdebench import write_tiny
 
 Run = Callable[..., str]
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from r2no import backbones
 from r2no.cli.main import app
-from r2no.data.realpdebench import RealPDEBench
 from r2no.errors import ConfigError, EmptySplitError, FileDamagedError, FingerprintError
+from r2no.realpdebench import RealPDEBench
 
 FAST = ["--updates", 4, "--batch-size", 4, "--eval-batch-size", 8, "--validations", 2]
 SMALL = [*FAST, "--lr", 1e-3, "--small"]

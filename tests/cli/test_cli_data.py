@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from r2no.cli import checkpoints, data
-from r2no.data.realpdebench import RealPDEBench
-from r2no.data.realpdebench.hub import RemoteFile, Repository
 from r2no.errors import ConfigError, DataError
+from r2no.realpdebench import RealPDEBench
+from r2no.realpdebench.files.hub import RemoteFile, Repository
 
 LARGE = RemoteFile("fsi/hf_dataset/real/data-00009-of-00010.arrow", 2 * 10**9)
 

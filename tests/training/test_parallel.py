@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from r2no.adaptation import AdaptSettings, RepairSettings, adapt
-from r2no.training import Reporter, TrainSettings, side_by_side
+from r2no.progress import Reporter
+from r2no.training import TrainSettings, side_by_side
 
 
 def test_members_trained_side_by_side_equal_members_trained_in_turn(windows, tmp_path):

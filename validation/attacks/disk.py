@@ -25,7 +25,7 @@ import r2no as library
 from r2no import storage
 from r2no.adaptation import AdaptedModel, write_predictions
 from r2no.backbones.formats import read_checkpoint, write_benchmark
-from r2no.data.realpdebench import write_tiny
+from r2no.realpdebench import write_tiny
 from r2no.report import write_report
 from r2no.training import cached_source, save_operator
 

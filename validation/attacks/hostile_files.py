@@ -26,12 +26,12 @@ from validation.attacks import hostile_makers as make
 from validation.attacks.optional import OPTIONAL
 
 import r2no
-import r2no.experiments.own
-import r2no.experiments.realpdebench
+import r2no.realpdebench.protocol
 import r2no.report
+import r2no.runs
 from r2no.cli.main import app
-from r2no.data.realpdebench.index import load_pt
 from r2no.operators.forecast_files import open_forecasts
+from r2no.realpdebench.files.index import load_pt
 from r2no.training import load_operator
 
 SECONDS, MEGABYTES = 2.0, 200.0

@@ -19,10 +19,10 @@ from r2no.adaptation.trajectories import Trajectories
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Windows, batches
 from r2no.errors import ConfigError, EmptySplitError, FingerprintError, GridMismatchError
+from r2no.progress import Reporter
 from r2no.repair import RepairUNet
 from r2no.spectral import FourierCells
 from r2no.training import (
-    Reporter,
     SourceCache,
     asked,
     cached_source,

@@ -19,8 +19,9 @@ from r2no.ensemble import (
     halves,
 )
 from r2no.errors import GridMismatchError
+from r2no.progress import Reporter
 from r2no.spectral import FourierCells
-from r2no.training import Reporter, SourceCache
+from r2no.training import SourceCache
 
 
 def check_adaptable(fit: Windows, settings: AdaptSettings) -> None:

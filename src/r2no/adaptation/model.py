@@ -29,7 +29,8 @@ from r2no.ensemble import (
 )
 from r2no.errors import FingerprintError, NonFiniteError, ShapeError
 from r2no.metrics import Accumulator
-from r2no.training import Reporter, asked, operator_identity, same_answer
+from r2no.progress import Reporter
+from r2no.training import asked, operator_identity, same_answer
 
 IncludeSource = bool | Literal["auto"]
 

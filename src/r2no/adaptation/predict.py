@@ -19,7 +19,7 @@ from r2no.data.measurements import Measurements
 from r2no.data.units import conversion
 from r2no.data.window import Fields, collate
 from r2no.errors import ConfigError, DataError, GridMismatchError, NonFiniteError
-from r2no.training import Reporter
+from r2no.progress import Reporter
 
 Origins = Literal["all", "last"]
 _SAVE_EVERY = 8  # batches between two notes of how far the file is filled

@@ -14,8 +14,8 @@ from r2no.adaptation.model import AdaptedModel
 from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import DepthErrors, FittedEnsemble, Readouts
 from r2no.metrics import Accumulator
+from r2no.progress import Reporter
 from r2no.spectral import FourierCells
-from r2no.training import Reporter
 
 #: Sees (window numbers, batch, forecasts by name) of each scored batch.
 Observer = Callable[[range, Window, Mapping[str, Tensor]], None]

@@ -15,8 +15,9 @@ from r2no._types import Number
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import ColumnSpectra, DepthErrors, GramAccumulator, GramSums
+from r2no.progress import Reporter
 from r2no.repair import RepairUNet, repair_steps
-from r2no.training import Reporter, SourceCache, distributed
+from r2no.training import SourceCache, distributed
 
 _FAR = 256  # spreads between a mean and zero from which on rounding of the mean counts
 

@@ -8,7 +8,7 @@ import typer
 from r2no.cli import options
 from r2no.cli.app import app, command_line, console
 from r2no.errors import ConfigError
-from r2no.training import Reporter
+from r2no.progress import Reporter
 
 
 @app.command()
@@ -68,7 +68,7 @@ def adapt(
     given = options.given(locals())
     if _adapted_own(*given):
         return
-    from r2no.experiments.realpdebench import AdaptConfig, read_config, run_adaptation
+    from r2no.realpdebench.protocol import AdaptConfig, read_config, run_adaptation
 
     path = run_adaptation(read_config(AdaptConfig, *given), reporter=Reporter())
     console.print(
@@ -80,7 +80,7 @@ def adapt(
 
 def _adapted_own(config: Path | None, given: dict[str, Any]) -> bool:
     """Adapt by a config of one's own, if it is one."""
-    from r2no.experiments.own import is_own_config, read_own_config, run_own_adaptation
+    from r2no.runs import is_own_config, read_own_config, run_own_adaptation
 
     if config is None or not is_own_config(config):
         return False

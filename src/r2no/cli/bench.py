@@ -7,7 +7,7 @@ import typer
 
 from r2no.cli.app import app, console
 from r2no.errors import ConfigError
-from r2no.training import Reporter
+from r2no.progress import Reporter
 
 bench_app = typer.Typer(no_args_is_help=True, help="The paper's experiments: run, show, compare.")
 app.add_typer(bench_app, name="bench")
@@ -70,7 +70,7 @@ def run(
     Example: r2no bench run --preset mini --out bench-out --system cylinder --backbone fno
     """
     given = _given(locals(), "jobs", "threads", "norm")
-    from r2no.experiments.bench import BenchConfig, run_bench
+    from r2no.realpdebench.study import BenchConfig, run_bench
 
     configs = [BenchConfig.of(**given, norm=one) for one in norm or ["ortho"]]
     outcomes = []
@@ -113,7 +113,7 @@ def plan(
     Example: r2no bench plan --data ROOT --checkpoints checkpoints --jobs 4
     """
     given = _given(locals(), "jobs", "calibrate", "norm")
-    from r2no.experiments.bench import BenchConfig, plan_sheet
+    from r2no.realpdebench.study import BenchConfig, plan_sheet
 
     for config in [BenchConfig.of(**given, norm=one) for one in norm or ["ortho"]]:
         typer.echo(plan_sheet(config, jobs=jobs, calibrate=calibrate).render("md"))
@@ -137,7 +137,7 @@ def table(
 
     Example: r2no bench table main --run bench-out --format latex
     """
-    from r2no.experiments.bench import study_sheet
+    from r2no.realpdebench.study import study_sheet
 
     if frmse not in ("octant", "full"):
         raise ConfigError(f"`frmse` must be octant or full, but got `{frmse}`.")
@@ -157,7 +157,7 @@ def figure(
 
     Example: r2no bench figure diagnostic --run bench-out
     """
-    from r2no.experiments.bench import draw, load_results
+    from r2no.realpdebench.study import draw, load_results
 
     folder = out or run / ("figures" if norm in (None, "ortho") else f"figures-{norm}")
     for path in draw(name, load_results(run, norm), run, folder):
@@ -179,7 +179,7 @@ def compare(
 
     Example: r2no bench compare --run bench-out --study main
     """
-    from r2no.experiments.bench import comparable, compare_sheet, results_by_norm
+    from r2no.realpdebench.study import comparable, compare_sheet, results_by_norm
 
     results = results_by_norm(run).values()
     sheets = [compare_sheet(name, *results) for name in ([study] if study else comparable())]

@@ -8,8 +8,8 @@ import typer
 from r2no.cli import options
 from r2no.cli.app import app
 from r2no.cli.downloads import run_plan
-from r2no.data.realpdebench import fetch
-from r2no.data.realpdebench.hub import HuggingFaceHub
+from r2no.realpdebench.files import fetch
+from r2no.realpdebench.files.hub import HuggingFaceHub
 
 checkpoints_app = typer.Typer(no_args_is_help=True, help="Released weights.")
 app.add_typer(checkpoints_app, name="checkpoints")

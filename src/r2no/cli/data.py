@@ -10,10 +10,11 @@ from rich.table import Table
 from r2no.cli import options
 from r2no.cli.app import app, console
 from r2no.cli.downloads import run_plan
-from r2no.data.realpdebench import SYSTEMS, Audit, audit, fetch, write_tiny
-from r2no.data.realpdebench.hub import HuggingFaceHub
-from r2no.data.realpdebench.info import KindReport
-from r2no.data.realpdebench.systems import KINDS, SPLITS
+from r2no.realpdebench import SYSTEMS, Audit, audit, write_tiny
+from r2no.realpdebench.files import fetch
+from r2no.realpdebench.files.hub import HuggingFaceHub
+from r2no.realpdebench.protocol.info import KindReport
+from r2no.realpdebench.systems import KINDS, SPLITS
 
 data_app = typer.Typer(no_args_is_help=True, help="Benchmark data: fetch, make small, look at.")
 app.add_typer(data_app, name="data")

@@ -28,7 +28,7 @@ def doctor(
     Example: r2no doctor own.yaml
     """
     from r2no.errors import ConfigError
-    from r2no.experiments.own import examine, is_own_config, read_own_config
+    from r2no.runs import examine, is_own_config, read_own_config
 
     if not is_own_config(config):
         raise ConfigError(

@@ -3,8 +3,8 @@
 import typer
 
 from r2no.cli.app import console
-from r2no.data.realpdebench import fetch
-from r2no.data.realpdebench.hub import Hub
+from r2no.realpdebench.files import fetch
+from r2no.realpdebench.files.hub import Hub
 
 
 def run_plan(plan: fetch.Plan, hub: Hub, *, yes: bool) -> None:

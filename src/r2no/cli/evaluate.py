@@ -10,7 +10,7 @@ from r2no import storage
 from r2no.cli import options
 from r2no.cli.app import app, check_exists
 from r2no.errors import ConfigError
-from r2no.training import Reporter
+from r2no.progress import Reporter
 
 
 @app.command()
@@ -63,7 +63,7 @@ def evaluate(
     """
     given = options.given(locals())
     check_exists(model, "There is no checkpoint or artifact")
-    from r2no.experiments.own import evaluate_own, is_own_artifact
+    from r2no.runs import evaluate_own, is_own_artifact
 
     if is_own_artifact(model):
         found = evaluate_own(
@@ -74,7 +74,7 @@ def evaluate(
         typer.echo(json.dumps(found, indent=2))
         return
     given[1].pop("trust_source", None)
-    from r2no.experiments.realpdebench import EvaluateConfig, read_config, run_evaluation
+    from r2no.realpdebench.protocol import EvaluateConfig, read_config, run_evaluation
 
     result = run_evaluation(read_config(EvaluateConfig, *given), reporter=Reporter())
     typer.echo(json.dumps(result, indent=2))

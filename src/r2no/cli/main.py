@@ -28,7 +28,7 @@ from r2no.cli import (  # each registers itself
 from r2no.cli.app import app, command_line, console, shown
 from r2no.ensemble import Verdict
 from r2no.errors import R2NOError
-from r2no.training import Reporter
+from r2no.progress import Reporter
 
 __all__ = [
     "adapt",
@@ -63,7 +63,7 @@ def demo(
 
     Example: r2no demo --out demo-out
     """
-    from r2no.experiments import DemoSettings, run_demo
+    from r2no.wake.demo import DemoSettings, run_demo
 
     settings = DemoSettings(seed=seed, members=members, quick=quick, backbone=backbone)
     results = run_demo(out, settings, reporter=Reporter(), command=command_line())

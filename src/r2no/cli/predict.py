@@ -8,7 +8,7 @@ import typer
 from r2no.cli import options
 from r2no.cli.app import app, check_exists, console
 from r2no.errors import ConfigError
-from r2no.training import Reporter
+from r2no.progress import Reporter
 
 
 @app.command()

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from r2no.cli.app import app, check_exists, command_line, console
-from r2no.training import Reporter
+from r2no.progress import Reporter
 
 
 @app.command()

@@ -7,7 +7,7 @@ import typer
 
 from r2no.cli import options
 from r2no.cli.app import app, console
-from r2no.training import Reporter
+from r2no.progress import Reporter
 
 
 @app.command()
@@ -58,7 +58,7 @@ def train(
     Example: r2no train --system cylinder --backbone fno --data ROOT --paradigm numerical
     """
     given = options.given(locals())
-    from r2no.experiments.realpdebench import TrainConfig, read_config, run_training
+    from r2no.realpdebench.protocol import TrainConfig, read_config, run_training
 
     found = run_training(read_config(TrainConfig, *given), reporter=Reporter())
     path = found["checkpoint"]

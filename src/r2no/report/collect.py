@@ -10,11 +10,11 @@ from r2no.adaptation.model import versions
 from r2no.data.window import Windows
 from r2no.ensemble import FittedEnsemble, cost_curve, learning_curve
 from r2no.errors import ConfigError
+from r2no.progress import Reporter
 from r2no.report.cells import cells_json
 from r2no.report.data import Evaluation, ReportData, stored_evaluation
 from r2no.report.packing import rounded
 from r2no.report.watch import evaluate
-from r2no.training import Reporter
 
 #: Draws of blocks for each point of the learning curve.
 _REPEATS = 4

@@ -15,6 +15,7 @@ from r2no import storage
 from r2no._types import Operator, PathLike
 from r2no.adaptation import AdaptedModel, StoredModel
 from r2no.data.window import Windows
+from r2no.progress import Reporter
 from r2no.report import figures
 from r2no.report.collect import collect
 from r2no.report.colours import TABLES, ramp, table_text
@@ -28,7 +29,6 @@ from r2no.report.wording import (
     metrics_of,
     readout_name,
 )
-from r2no.training import Reporter
 
 _SCRIPTS = ("common.js", "map.js", "fields.js", "report.js")
 

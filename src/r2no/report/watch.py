@@ -13,11 +13,11 @@ from r2no.adaptation import AdaptedModel, readouts, score_readouts
 from r2no.data.window import Fields, Window, Windows
 from r2no.ensemble import DepthErrors
 from r2no.errors import ConfigError
+from r2no.progress import Reporter
 from r2no.report.data import Evaluation
 from r2no.report.example import example_json
 from r2no.report.packing import clean, rounded
 from r2no.spectral import FourierCells, cell_energy, count_coefficients
-from r2no.training import Reporter
 
 
 class ScoringWatch:

@@ -18,14 +18,12 @@ from r2no.training.operator import (
     same_answer,
 )
 from r2no.training.parallel import side_by_side
-from r2no.training.progress import Reporter
 from r2no.training.repair import train_repair
 from r2no.training.source_cache import SourceCache, cached_source
 
 __all__ = [
     "Persistence",
     "PhysicalOperator",
-    "Reporter",
     "SourceCache",
     "TrainResult",
     "TrainSettings",

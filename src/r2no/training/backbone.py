@@ -8,10 +8,10 @@ from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Window, Windows, batches, collate
 from r2no.metrics import Accumulator
+from r2no.progress import Reporter
 from r2no.training.config import TrainSettings
 from r2no.training.engine import TrainResult, optimise
 from r2no.training.operator import PhysicalOperator
-from r2no.training.progress import Reporter
 
 
 def train_operator(

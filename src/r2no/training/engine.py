@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from r2no import storage
 from r2no._types import Number, PathLike
 from r2no.errors import EmptySplitError, FingerprintError, NonFiniteError
+from r2no.progress import Reporter
 from r2no.training import distributed
 from r2no.training.config import TrainSettings
-from r2no.training.progress import Reporter
 
 _STATE, _BEST, _LOG = "state.safetensors", "best.safetensors", "log"
 _FORMAT = "r2no.training/2"

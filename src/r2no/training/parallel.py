@@ -13,8 +13,8 @@ from typing import TypeVar
 import torch
 
 from r2no._types import Number
+from r2no.progress import Reporter, Step
 from r2no.training import distributed
-from r2no.training.progress import Reporter, Step
 
 Result = TypeVar("Result")
 

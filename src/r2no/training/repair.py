@@ -9,10 +9,10 @@ from r2no import storage
 from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Windows, batches, collate
+from r2no.progress import Reporter
 from r2no.repair import RepairObjective, RepairUNet, repair_steps
 from r2no.training.config import TrainSettings
 from r2no.training.engine import TrainResult, optimise
-from r2no.training.progress import Reporter
 from r2no.training.source_cache import SourceCache
 
 

@@ -27,9 +27,9 @@ from r2no.errors import (
     StorageError,
 )
 from r2no.locks import sole_writer
+from r2no.progress import Reporter
 from r2no.training import distributed
 from r2no.training.operator import asked, operator_identity, same_answer
-from r2no.training.progress import Reporter
 
 _SAVE_EVERY = 16  # batches between two notes of how far the file is filled
 

@@ -1,0 +1,33 @@
+"""RealPDEBench: readers of both layouts, splits, statistics, small data sets, audit, download.
+
+Written from the published format; shares no code with the benchmark.
+"""
+
+from r2no.realpdebench.files.splits import Splits, draw_splits
+from r2no.realpdebench.files.tiny import tiny_system, write_tiny
+from r2no.realpdebench.protocol.dataset import RealPDEBench
+from r2no.realpdebench.protocol.info import Audit, audit
+from r2no.realpdebench.protocol.statistics import (
+    Normalisers,
+    Statistics,
+    fit_statistics,
+    load_benchmark_normalisers,
+)
+from r2no.realpdebench.systems import SYSTEMS, System, lookup
+
+__all__ = [
+    "SYSTEMS",
+    "Audit",
+    "Normalisers",
+    "RealPDEBench",
+    "Splits",
+    "Statistics",
+    "System",
+    "audit",
+    "draw_splits",
+    "fit_statistics",
+    "load_benchmark_normalisers",
+    "lookup",
+    "tiny_system",
+    "write_tiny",
+]

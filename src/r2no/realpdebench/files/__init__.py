@@ -1,0 +1,1 @@
+"""Files of the benchmark: both layouts, window lists, small data sets, downloads."""

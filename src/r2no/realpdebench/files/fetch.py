@@ -1,0 +1,191 @@
+"""Plan a download, show its size, ask above 1 GB, fetch, and check every file's hash."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from r2no._types import PathLike
+from r2no.errors import ConfigError, DataError, FileDamagedError, StorageError
+from r2no.realpdebench.files.folder import GROUPS, Folder
+from r2no.realpdebench.files.hub import Hub, RemoteFile, Repository
+from r2no.realpdebench.systems import KINDS, SPLITS, SYSTEMS, choice
+from r2no.storage import make_folder, read_json
+
+DATA = "AI4Science-WestlakeU/RealPDEBench"
+MODELS = "AI4Science-WestlakeU/RealPDEBench-models"
+DPOT = "hzk17/DPOT"
+PARADIGMS = ("numerical", "real", "finetune")
+ASK_ABOVE = 10**9
+_SMALL = 10**7
+_OTHER_NAMES = {"transolver": "trainsolver", "trainsolver": "transolver"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Files to fetch below ``folder`` from one commit, and those already there."""
+
+    repository: Repository
+    folder: Path
+    files: tuple[RemoteFile, ...]
+    present: tuple[RemoteFile, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes still to fetch."""
+        return sum(file.size for file in self.files)
+
+    def __str__(self) -> str:
+        there = f", {len(self.present)} already there" if self.present else ""
+        return (
+            f"{len(self.files)} files, {self.size / 1e9:.2f} GB, from {self.repository.name} at "
+            f"{self.repository.revision[:12]} to {self.folder}{there}"
+        )
+
+
+def plan_metadata(
+    hub: Hub, root: PathLike, systems: Sequence[str] = tuple(SYSTEMS), *, revision: str = "main"
+) -> Plan:
+    """Window lists, groups and state files of ``systems``: a few megabytes, no fields."""
+    names = "|".join(choice("systems", name, tuple(SYSTEMS)) for name in systems)
+    pattern = re.compile(rf"(version\.json|README\.md|(?:{names})/.*\.(?:json|txt))$")
+    return _plan(hub, Repository(DATA, "dataset", revision), Path(root), pattern.match)
+
+
+def plan_shards(
+    hub: Hub,
+    root: PathLike,
+    systems: Sequence[str],
+    kinds: Sequence[str] = KINDS,
+    splits: Sequence[str] = SPLITS,
+    *,
+    revision: str = "main",
+) -> Plan:
+    """Fields of ``systems`` and ``kinds``; with the metadata there, only shards ``splits`` need.
+
+    Rows are sorted by name and dealt to shards contiguously, so the groups tell which shard holds
+    which trajectory. Where they do not name every trajectory, all shards are planned.
+    """
+    for split in splits:
+        choice("splits", split, SPLITS)
+    keep = {
+        (choice("systems", name, tuple(SYSTEMS)), choice("kinds", kind, KINDS)): _wanted_names(
+            Folder(Path(root), name), kind, splits
+        )
+        for name in systems
+        for kind in kinds
+    }
+
+    def chosen(path: str) -> bool:
+        match = re.match(r"(\w+)/hf_dataset/(\w+)/data-(\d+)-of-(\d+)\.arrow$", path)
+        if match is None or (match[1], match[2]) not in keep:
+            return False
+        names, wanted = keep[match[1], match[2]]
+        return not names or bool(wanted & set(_dealt(names, int(match[3]), int(match[4]))))
+
+    return _plan(hub, Repository(DATA, "dataset", revision), Path(root), chosen)
+
+
+def plan_checkpoint(
+    hub: Hub,
+    folder: PathLike,
+    system: str,
+    backbone: str,
+    *,
+    paradigm: str = "finetune",
+    revision: str = "main",
+) -> Plan:
+    """Released weights ``{system}/{backbone}/{paradigm}.pth``."""
+    choice("system", system, tuple(SYSTEMS))
+    choice("paradigm", paradigm, PARADIGMS)
+    names = {backbone, _OTHER_NAMES.get(backbone, backbone)}
+    wanted = {f"{system}/{name}/{paradigm}.pth" for name in names}
+    return _plan(hub, Repository(MODELS, "model", revision), Path(folder), wanted.__contains__)
+
+
+def plan_dpot(hub: Hub, folder: PathLike, size: str = "S", *, revision: str = "main") -> Plan:
+    """DPOT's pretrained backbone in one of its sizes Ti, S, M, L, H."""
+    name = f"model_{choice('size', size, ('Ti', 'S', 'M', 'L', 'H'))}.pth"
+    return _plan(hub, Repository(DPOT, "model", revision), Path(folder), name.__eq__)
+
+
+def download(
+    plan: Plan,
+    hub: Hub,
+    *,
+    confirm: Callable[[Plan], bool] | None = None,
+    progress: Callable[[RemoteFile, int], None] | None = None,
+) -> list[Path]:
+    """Fetch what ``plan`` lists, checking each hash; returns all its files.
+
+    Args:
+        plan: from one of the functions above.
+        hub: where to fetch from.
+        confirm: asked before fetching more than 1 GB; without it such a plan is refused.
+        progress: told each file and the bytes left after it.
+    """
+    if plan.size > ASK_ABOVE and (confirm is None or not confirm(plan)):
+        raise ConfigError(f"Not fetched without consent: {plan}. Confirm, or narrow the request.")
+    make_folder(plan.folder)
+    free = shutil.disk_usage(plan.folder).free
+    if plan.size > free:
+        raise StorageError(f"Not enough space: {plan}, but only {free / 1e9:.2f} GB are free.")
+    left = plan.size
+    for file in plan.files:
+        hub.download(plan.repository, file, plan.folder)
+        _verify(file, plan.folder / file.path)
+        left -= file.size
+        if progress is not None:
+            progress(file, left)
+    return [plan.folder / file.path for file in (*plan.present, *plan.files)]
+
+
+def _plan(hub: Hub, repository: Repository, folder: Path, chosen: Callable[[str], object]) -> Plan:
+    fixed = repository._replace(revision=hub.commit(repository))
+    files = hub.files(fixed)
+    wanted = [file for file in files if chosen(file.path)]
+    if not wanted:
+        some = ", ".join(sorted(file.path for file in files)[:10])
+        raise DataError(
+            f"`{repository.name}` at `{repository.revision}` holds nothing of what was asked for. "
+            f"It holds {len(files)} files, such as {some}."
+        )
+    present = [file for file in wanted if _is_there(file, folder / file.path)]
+    rest = [file for file in wanted if file not in set(present)]
+    return Plan(fixed, folder, tuple(rest), tuple(present))
+
+
+def _is_there(file: RemoteFile, path: Path) -> bool:
+    """Small files by their hash; large ones by size, as their hash was checked when fetched."""
+    if file.size > _SMALL:
+        return path.is_file() and path.stat().st_size == file.size
+    return file.matches(path)
+
+
+def _verify(file: RemoteFile, path: Path) -> None:
+    if not file.matches(path):
+        path.unlink(missing_ok=True)
+        raise FileDamagedError(
+            f"`{path}` does not have the size and hash that the hub states for `{file.path}`; it "
+            "was removed. Run the same command again."
+        )
+
+
+def _wanted_names(folder: Folder, kind: str, splits: Iterable[str]) -> tuple[list[str], set[str]]:
+    """All trajectories, sorted, and those of ``splits``; nothing if the metadata cannot tell."""
+    groups = [folder.group(kind, group) for group in GROUPS]
+    lists = [path for s in splits if (path := folder.index(kind, s)).is_file()]
+    if not lists or not all(path.is_file() for path in groups):
+        return [], set()
+    names = sorted(name for path in groups for name in read_json(path))
+    if len(names) != SYSTEMS[folder.system].trajectories[KINDS.index(kind)]:
+        return [], set()
+    return names, {entry["sim_id"] for path in lists for entry in read_json(path)}
+
+
+def _dealt(names: Sequence[str], shard: int, shards: int) -> Sequence[str]:
+    """The part of ``names`` that lies in one shard: nearly equal, the first ones longer."""
+    each, extra = divmod(len(names), shards)
+    start = shard * each + min(shard, extra)
+    return names[start : start + each + (shard < extra)]

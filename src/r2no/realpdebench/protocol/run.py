@@ -1,0 +1,135 @@
+"""Train a backbone, adapt it: runs that resume, say what they used and leave no half a file."""
+
+from pathlib import Path
+from typing import Any
+
+from r2no import storage
+from r2no.adaptation import adapt
+from r2no.adaptation.model import versions
+from r2no.progress import Reporter
+from r2no.realpdebench.protocol.config import AdaptConfig, TrainConfig
+from r2no.realpdebench.protocol.dataset import RealPDEBench
+from r2no.realpdebench.protocol.sources import (
+    open_source,
+    save_artifact,
+    source_system,
+    start_operator,
+)
+from r2no.realpdebench.protocol.windows import check_operator, open_windows, read_through
+from r2no.training import (
+    PhysicalOperator,
+    TrainResult,
+    benchmark_history,
+    save_operator,
+    sole_run,
+    train_operator,
+)
+
+CHECKPOINT = "checkpoint.safetensors"
+ARTIFACT = "model.r2no"
+SUMMARY = "run.json"
+
+
+def run_training(config: TrainConfig, *, reporter: Reporter | None = None) -> dict[str, Any]:
+    """Train, and write the checkpoint of lowest validation RMSE; returns what was written.
+
+    Validation is always on the real validation split. A run that was stopped goes on; a second one
+    into the same folder waits for the first.
+    """
+    with sole_run(config.folder / SUMMARY):
+        return _train(config, reporter or Reporter(quiet=True))
+
+
+def _train(config: TrainConfig, reporter: Reporter) -> dict[str, Any]:
+    row, work = config.resolved(), config.folder / "run"
+    train, validation = _training_windows(config)
+    if not work.exists():  # simulated windows without masks, which would hide damaged channels
+        read_through([validation, _training_windows(config, mask_prob=0.0)[0]], reporter)
+    operator = start_operator(config, validation, reporter).operator
+    check_operator(operator, validation)
+    result = train_operator(
+        operator,
+        train,
+        validation,
+        row.train_settings(),
+        folder=work,
+        measured_only=config.measured_only,
+        validation_batch=row.eval_batch_size,
+        title=f"{config.paradigm}: {config.backbone} on {config.system}",
+        reporter=reporter,
+    )
+    summary = {
+        "config": config.model_dump(mode="json"),
+        "preset": row.model_dump(),
+        "best_update": result.best_update,
+        "best_validation_rmse": result.best_score,
+        "data": {"train": train.fingerprint, "val": validation.fingerprint},
+        "files": _write_checkpoints(config, operator, result),
+        "versions": versions(),
+    }
+    storage.write_json(config.folder / SUMMARY, summary)
+    return {**summary, "folder": config.folder, "checkpoint": config.folder / CHECKPOINT}
+
+
+def _training_windows(config: TrainConfig, **changes: Any) -> tuple[RealPDEBench, RealPDEBench]:
+    row, kind = config.resolved(), "numerical" if config.paradigm == "numerical" else "real"
+    draws = {
+        "mask_prob": row.mask_prob,
+        "noise_scale": row.noise_scale,
+        "seed": row.seed,
+        **changes,
+    }
+    train = open_windows(config, config.system, kind, "train", **draws)
+    return train, open_windows(config, config.system, "real", "val")
+
+
+def _write_checkpoints(
+    config: TrainConfig, operator: PhysicalOperator, result: TrainResult
+) -> dict[str, str]:
+    """Write r2no's file and, on request, the benchmark's; returns their hashes."""
+    names = [CHECKPOINT] + [f"{config.paradigm}.pth"] * config.benchmark_file
+    for name in names:
+        save_operator(
+            operator,
+            config.folder / name,
+            backbone=config.backbone,
+            history=benchmark_history(result),
+            system=config.system,
+            paradigm=config.paradigm,
+        )
+    return {name: storage.file_sha256(config.folder / name) for name in names}
+
+
+def run_adaptation(config: AdaptConfig, *, reporter: Reporter | None = None) -> Path:
+    """Fit repair modules on the real training split and the ensemble on the validation split.
+
+    Returns the folder of the artifact, which brings its source. A run that was stopped goes on; a
+    second one into the same folder waits for the first.
+    """
+    system = source_system(config, config.source)
+    folder = config.out or Path("runs") / f"{system}-adapt-{config.source.stem}"
+    with sole_run(folder / SUMMARY):
+        return _adapt(config, system, folder, reporter or Reporter(quiet=True))
+
+
+def _adapt(config: AdaptConfig, system: str, folder: Path, reporter: Reporter) -> Path:
+    train, fit = (open_windows(config, system, "real", split) for split in ("train", "val"))
+    if not (folder / "work").exists():
+        read_through([train, fit], reporter)
+    source = open_source(config, config.source, cache=folder / "cache", reporter=reporter)
+    check_operator(source.operator, fit)
+    model = adapt(
+        source.operator,
+        train,
+        fit,
+        settings=config.settings(),
+        normalisers=(source.operator.history_normaliser, source.operator.target_normaliser),
+        folder=folder / "work",
+        reporter=reporter,
+    )
+    path = save_artifact(model, source, folder / ARTIFACT)
+    summary = {"config": config.model_dump(mode="json"), "artifact": ARTIFACT}
+    storage.write_json(folder / SUMMARY, {**summary, "versions": versions()})
+    if model.verdict is not None:
+        reporter.say(f"{model.verdict}.")
+    return path

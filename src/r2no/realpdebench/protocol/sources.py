@@ -1,0 +1,151 @@
+"""Operators from files: r2no's own checkpoints, the benchmark's weights, artifacts."""
+
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from r2no import backbones, storage
+from r2no.adaptation import AdaptedModel, load
+from r2no.adaptation.stored import read_manifest
+from r2no.backbones.formats import Checkpoint, read_checkpoint
+from r2no.errors import ConfigError, FileDamagedError
+from r2no.progress import Reporter
+from r2no.realpdebench.protocol.config import BenchmarkConfig, EvaluateConfig, TrainConfig
+from r2no.realpdebench.protocol.dataset import RealPDEBench
+from r2no.realpdebench.protocol.windows import block_shapes, normalisers, open_windows
+from r2no.training import PhysicalOperator, load_operator, save_operator
+
+SOURCE_FILE = "source.safetensors"
+
+
+class Source(NamedTuple):
+    """An operator, and the system and network it is of."""
+
+    operator: PhysicalOperator
+    system: str
+    backbone: str
+
+
+def open_source(
+    config: BenchmarkConfig, path: Path, *, cache: Path | None, reporter: Reporter
+) -> Source:
+    """The operator in a checkpoint; one that brings no network config needs the config's names.
+
+    Raises:
+        ConfigError: if the file and the config name different systems or networks, or neither
+            names one.
+    """
+    notes = _checkpoint(path).context
+    system = _agreed("system", config.system, notes.get("system"), path)
+    if notes:
+        backbone = _agreed("backbone", config.backbone, notes.get("backbone"), path)
+        return Source(load_operator(path)[0], system, backbone)
+    backbone = config.backbone or _identified(path, system)
+    windows = open_windows(config, system, "real", "val")
+    network = build_network(backbone, windows, small=config.small)
+    backbones.load_checkpoint(network, path)
+    statistics = normalisers(config, system, cache, reporter)
+    return Source(PhysicalOperator(network, *statistics).eval(), system, backbone)
+
+
+def source_system(config: BenchmarkConfig, path: Path) -> str:
+    """The system of a checkpoint, without building its operator."""
+    return _agreed("system", config.system, _checkpoint(path).context.get("system"), path)
+
+
+def start_operator(config: TrainConfig, windows: RealPDEBench, reporter: Reporter) -> Source:
+    """What a training starts from: fresh weights, DPOT's backbone, or a checkpoint."""
+    cache = config.folder / "cache"
+    if config.source is not None:
+        return open_source(config, config.source, cache=cache, reporter=reporter)
+    statistics = normalisers(config, config.system, cache, reporter)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.resolved().seed)
+        network = build_network(config.backbone, windows, small=config.small)
+    if config.pretrained is not None:
+        _checkpoint(config.pretrained)
+        record = backbones.import_dpot_pretraining(network, config.pretrained)
+        reporter.say(f"{record.share:.0%} of the network came from {config.pretrained}.")
+    elif config.backbone == "dpot_s" and not config.small:
+        warnings.warn(
+            "DPOT starts from random weights; the published protocol starts from its released "
+            "backbone. Fetch it with `r2no checkpoints dpot` and give it as `pretrained`.",
+            stacklevel=2,
+        )
+    return Source(PhysicalOperator(network, *statistics), config.system, config.backbone)
+
+
+def build_network(backbone: str, windows: RealPDEBench, *, small: bool) -> nn.Module:
+    """The published network of the windows' system, or a small one for their grid."""
+    if not small:
+        return backbones.build(backbone, system=windows.system.name)
+    shape_in, shape_out = block_shapes(windows)
+    config = backbones.small_config(backbone, shape_in=shape_in, shape_out=shape_out)
+    return backbones.build(backbone, config=config)
+
+
+def save_artifact(model: AdaptedModel, source: Source, folder: Path) -> Path:
+    """Write an artifact that brings its source, so that it can be scored anywhere."""
+    model.provenance |= {"system": source.system, "backbone": source.backbone}
+    with storage.atomic_folder(folder) as sibling:
+        path = save_operator(
+            source.operator, sibling / SOURCE_FILE, backbone=source.backbone, system=source.system
+        )
+        model.provenance["source_sha256"] = storage.file_sha256(path)
+        model.save(sibling, include_source=False)  # it is written above, with its system
+    return folder
+
+
+def open_artifact(config: EvaluateConfig, *, reporter: Reporter) -> tuple[AdaptedModel, Source]:
+    """An artifact and its source: the file beside it, or the config's."""
+    provenance: dict[str, Any] = read_manifest(config.model)["provenance"]
+    path = config.source or config.model / SOURCE_FILE
+    if (
+        config.source is None
+        and "source_sha256" in provenance
+        and (not path.is_file() or storage.file_sha256(path) != provenance["source_sha256"])
+    ):
+        raise FileDamagedError(
+            f"`{path}` is missing or was changed after it was written. Restore the folder from a "
+            "copy, or give the checkpoint as `source`."
+        )
+    source = open_source(config, path, cache=None, reporter=reporter)
+    return load(config.model, source.operator), source
+
+
+def is_artifact(path: Path) -> bool:
+    """Whether ``path`` is a folder with a manifest."""
+    return (path / "manifest.json").is_file()
+
+
+def _checkpoint(path: Path) -> Checkpoint:
+    if not path.is_file():
+        raise ConfigError(
+            f"There is no checkpoint `{path}`. Give a file that `r2no train` wrote, or one of "
+            "`r2no checkpoints fetch`."
+        )
+    return read_checkpoint(path)
+
+
+def _agreed(argument: str, given: str | None, stored: Any, path: Path) -> str:
+    if given is None and stored is None:
+        raise ConfigError(f"`{path}` does not say its {argument}. Give `{argument}`.")
+    if given is not None and stored is not None and given != stored:
+        raise ConfigError(
+            f"`{argument}` is {given}, but `{path}` is of {stored}. Leave `{argument}` out or give "
+            "another file."
+        )
+    return str(given or stored)
+
+
+def _identified(path: Path, system: str) -> str:
+    fits = [name for known, name in backbones.describe(path).fits if known == system]
+    if not fits:
+        raise ConfigError(
+            f"The weights in `{path}` fit no published network of {system}. Give `backbone`, and "
+            "`small` if they are of a small network."
+        )
+    return fits[0]

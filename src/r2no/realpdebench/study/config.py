@@ -1,0 +1,155 @@
+"""The declared study: which pairs, from which sources, with which choices; two presets."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, field_validator
+
+from r2no import storage
+from r2no._types import Extent
+from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
+from r2no.errors import ConfigError
+from r2no.realpdebench.protocol.config import BenchmarkConfig, TrainConfig
+from r2no.realpdebench.study.studies import BACKBONES, SourceName
+from r2no.realpdebench.systems import SYSTEMS, choice
+from r2no.training import TrainSettings
+
+_MINI_TRAIN = {
+    "small": True,
+    "updates": 8,
+    "batch_size": 4,
+    "eval_batch_size": 16,
+    "validations": 2,
+    "lr": 1e-3,
+}
+
+
+class BenchConfig(BaseModel, frozen=True, extra="forbid"):
+    """Everything a study depends on; each is stored with the results.
+
+    ``preset="paper"`` is the published setting, ``"mini"`` the same code on small synthetic data
+    with small networks. ``checkpoints`` holds released weights, SYSTEM/BACKBONE/PARADIGM.pth, as
+    ``r2no checkpoints fetch`` writes them; what is not there is trained, and a file of which the
+    paper says that it does not work is used with ``accept`` only. ``dpot`` is DPOT's released
+    backbone. ``compat``, ``extent``, ``norm`` and ``weight_exponent`` switch the ambiguous points
+    of docs/reproduction.md; results of both norms stand beside each other below ``out``.
+    """
+
+    preset: Literal["paper", "mini"] = "paper"
+    data: Path | None = None
+    out: Path = Path("bench-out")
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+    backbones: tuple[str, ...] = tuple(BACKBONES)
+    sources: tuple[SourceName, ...] = ("finetune", "pretrained")
+    pretrained_backbones: tuple[str, ...] = ("fno", "dpot_s")
+    checkpoints: Path | None = None
+    dpot: Path | None = None
+    members: int = Field(default=3, ge=1)
+    seed: int = 42
+    batch_size: int = Field(default=8, ge=1, description="Windows per batch when not training.")
+    compat: Literal["benchmark"] | None = None
+    extent: Extent = "corner"
+    norm: Literal["ortho", "forward"] = "ortho"
+    weight_exponent: float = Field(default=1.0, ge=0)
+    statistics: str = "exact"
+    layout: Literal["auto", "arrow", "hdf5"] = "auto"
+    checkpointing: bool = False
+    accept: bool = Field(default=False, description="Use released files known not to work.")
+
+    @field_validator("systems")
+    @classmethod
+    def _known_systems(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(choice("system", value, tuple(SYSTEMS)) for value in values)
+
+    @field_validator("backbones", "pretrained_backbones")
+    @classmethod
+    def _known_backbones(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(choice("backbone", value, tuple(BACKBONES)) for value in values)
+
+    @classmethod
+    def of(cls, **values: Any) -> "BenchConfig":
+        """A config from options; wrong ones are a named error."""
+        for name in values:
+            choice("config key", name, tuple(cls.model_fields))
+        try:
+            config = cls(**values)
+        except ValidationError as error:
+            raise ConfigError(f"The settings are not valid: {error}") from error
+        if config.preset == "paper" and config.data is None:
+            raise ConfigError(
+                "`preset=paper` needs the benchmark's data: give `--data ROOT` (fetch it with "
+                "`r2no data fetch`), or use `--preset mini`."
+            )
+        return config
+
+    @property
+    def root(self) -> Path:
+        """Where the data are; those of the mini preset are written below ``out``."""
+        return self.data or self.out / "data"
+
+    def units(self) -> list[tuple[str, str]]:
+        """(system, backbone), the units of work: their sources share checkpoints."""
+        return [(system, backbone) for system in self.systems for backbone in self.backbones]
+
+    def sources_of(self, backbone: str) -> tuple[SourceName, ...]:
+        """The sources that are adapted for a backbone."""
+        return tuple(
+            source
+            for source in self.sources
+            if source == "finetune" or backbone in self.pretrained_backbones
+        )
+
+    def adapt(self) -> AdaptSettings:
+        """Settings of the adaptation."""
+        common: dict[str, Any] = {"norm": self.norm, "checkpointing": self.checkpointing}
+        cells: dict[str, Any] = {"extent": self.extent, "weight_exponent": self.weight_exponent}
+        if self.preset == "paper":
+            repair = RepairSettings(**common)
+            ensemble = EnsembleSettings(cells="published", **cells)
+        else:
+            train = TrainSettings(
+                epochs=None,
+                updates=8,
+                batch_size=8,
+                lr=1e-3,
+                schedule="cosine_update",
+                validations=2,
+            )
+            repair = RepairSettings(width=4, depth=2, steps=4, train=train, **common)
+            ensemble = EnsembleSettings(cells="published", radial=16, angular=4, **cells)
+        return AdaptSettings(
+            members=self.members,
+            seed=self.seed,
+            batch_size=self.batch_size,
+            repair=repair,
+            ensemble=ensemble,
+        )
+
+    def benchmark(self, system: str, backbone: str) -> BenchmarkConfig:
+        """How to read data and checkpoints of a pair."""
+        return BenchmarkConfig(**self._reading(system, backbone), small=self.preset == "mini")
+
+    def train(self, system: str, backbone: str, **more: Any) -> TrainConfig:
+        """The published training of a backbone, or a very short one."""
+        values = self._reading(system, backbone) | more
+        if self.preset == "mini":
+            values |= _MINI_TRAIN
+        elif backbone == "dpot_s" and more.get("paradigm") == "numerical":
+            values |= {"pretrained": self.dpot}
+        return TrainConfig(**values)
+
+    def _reading(self, system: str, backbone: str) -> dict[str, Any]:
+        return {
+            "data": self.root,
+            "system": system,
+            "backbone": backbone,
+            "layout": self.layout,
+            "statistics": self.statistics,
+            "cache": self.out / "statistics",
+        }
+
+    def settings_key(self) -> str:
+        """Hash of the choices that all pairs of a table must share."""
+        return storage.fingerprint(
+            self.preset, self.compat, self.statistics, self.adapt().model_dump(mode="json")
+        )

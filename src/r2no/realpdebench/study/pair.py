@@ -1,0 +1,217 @@
+"""One pair: checkpoint, repair modules, sums, all readouts; every step kept by content."""
+
+import resource
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from r2no import storage
+from r2no.adaptation import AdaptedModel, adapt, load
+from r2no.adaptation.model import versions
+from r2no.data.window import Windows
+from r2no.locks import sole_writer
+from r2no.progress import Reporter
+from r2no.realpdebench.protocol.dataset import RealPDEBench
+from r2no.realpdebench.protocol.evaluation import Protocol
+from r2no.realpdebench.protocol.run import ARTIFACT
+from r2no.realpdebench.protocol.sources import Source, is_artifact, open_source, save_artifact
+from r2no.realpdebench.protocol.windows import check_operator, open_windows
+from r2no.realpdebench.study.config import BenchConfig
+from r2no.realpdebench.study.passes import Scorer, TestPass, diagnostic, shown_frames
+from r2no.realpdebench.study.readouts import StudyReadouts, study_readouts
+from r2no.realpdebench.study.studies import SourceName
+from r2no.realpdebench.study.theory import errors_by_trajectory, selection_summary
+
+#: Results of the first format hold other estimates of the theory; all are read.
+FORMATS = ("r2no.bench/1", "r2no.bench/2")
+FORMAT = FORMATS[-1]
+_SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A pair and the files it owns."""
+
+    config: BenchConfig
+    system: str
+    backbone: str
+    source: SourceName
+
+    @property
+    def name(self) -> str:
+        """Of files and messages."""
+        return f"{self.system}-{self.backbone}-{self.source}"
+
+    @property
+    def result(self) -> Path:
+        """Scores and everything else the tables read; those of the other norm have its name."""
+        norm = "" if self.config.norm == "ortho" else f"-{self.config.norm}"
+        return self.config.out / "results" / f"{self.name}{norm}.json"
+
+    @property
+    def fields(self) -> Path:
+        """The fields that the qualitative figure shows."""
+        return self.result.with_suffix(".safetensors")
+
+    def key(self, checkpoint: Path, windows: dict[str, RealPDEBench]) -> str:
+        """Hash of all that the adaptation depends on, the same for every format of results."""
+        return storage.fingerprint(
+            FORMATS[0],
+            self.config.settings_key(),
+            storage.file_sha256(checkpoint),
+            [windows[split].fingerprint for split in _SPLITS],
+        )
+
+    def folder(self, key: str) -> Path:
+        """Of the adaptation."""
+        return self.config.out / "adapt" / f"{self.name}-{key[:12]}"
+
+    def windows(self) -> dict[str, RealPDEBench]:
+        """The real splits."""
+        config = self.config.benchmark(self.system, self.backbone)
+        return {split: open_windows(config, self.system, "real", split) for split in _SPLITS}
+
+
+def is_done(place: Place, key: str) -> bool:
+    """Whether the pair's result is there, of today's format, and belongs to this key."""
+    if not (place.result.is_file() and place.fields.is_file()):
+        return False
+    found = storage.read_json(place.result)
+    return (found.get("format"), found.get("key")) == (FORMAT, key)
+
+
+def run_pair(place: Place, checkpoint: Path, reporter: Reporter) -> bool:
+    """Do what is missing of a pair; returns whether anything was.
+
+    A second process waits for the first, and then finds nothing missing.
+    """
+    windows = place.windows()
+    key = place.key(checkpoint, windows)
+    with sole_writer(place.result), sole_writer(place.folder(key) / ARTIFACT):
+        if is_done(place, key):
+            return False
+        _run(place, checkpoint, windows, key, reporter)
+    return True
+
+
+def _run(
+    place: Place,
+    checkpoint: Path,
+    windows: dict[str, RealPDEBench],
+    key: str,
+    reporter: Reporter,
+) -> None:
+    config = place.config.benchmark(place.system, place.backbone)
+    cache = place.config.out / "statistics"
+    source = open_source(config, checkpoint, cache=cache, reporter=reporter)
+    check_operator(source.operator, windows["test"])
+    model = _adapted(place, source, windows, key, reporter)
+    normalisers = source.operator.history_normaliser, source.operator.target_normaliser
+    protocol = Protocol(place.config.batch_size, place.config.compat, normalisers)
+    score_pair(place, key, model, windows, protocol=protocol, reporter=reporter)
+
+
+def score_pair(
+    place: Place,
+    key: str,
+    model: AdaptedModel,
+    windows: Mapping[str, Windows],
+    *,
+    protocol: Protocol,
+    reporter: Reporter,
+) -> None:
+    """Score every readout in one pass over ``windows["test"]`` and write the pair's result."""
+    chosen = study_readouts(model)
+    found = Scorer(model, chosen, windows["test"], protocol).run(reporter)
+    frames = shown_frames(model.fields.horizon_frames)
+    measured = [model.fields.channels[channel] for channel in model.fields.measured]
+    storage.save_tensors(place.fields, found.fields, {"frames": frames, "channels": measured})
+    price = selection_summary(
+        errors_by_trajectory(model, windows["val"], reporter), checkpoints=_checkpoints(model)
+    )
+    result = _result(place, model, chosen, found, windows)
+    result["theory"] = {"contraction": found.contraction.summary(), "selection": price}
+    storage.write_json(place.result, {"format": FORMAT, "key": key, **result})
+
+
+def _adapted(
+    place: Place, source: Source, windows: dict[str, RealPDEBench], key: str, reporter: Reporter
+) -> AdaptedModel:
+    """The adapted model, made with one pass over the fit split unless it is there.
+
+    Always read back from its file, so that a resumed run sees the same bits as an unbroken one.
+    """
+    path = place.folder(key) / ARTIFACT
+    if is_artifact(path):
+        return load(path, source.operator)
+    model = adapt(
+        source.operator,
+        windows["train"],
+        windows["val"],
+        settings=place.config.adapt(),
+        normalisers=(source.operator.history_normaliser, source.operator.target_normaliser),
+        folder=path.parent / "work",
+        reporter=reporter,
+    )
+    save_artifact(model, source, path)
+    return load(path, source.operator)
+
+
+def _result(
+    place: Place,
+    model: AdaptedModel,
+    chosen: StudyReadouts,
+    found: TestPass,
+    windows: Mapping[str, Windows],
+) -> dict[str, Any]:
+    config, loops = place.config, model.trajectories
+    return {
+        "system": place.system,
+        "backbone": place.backbone,
+        "source": place.source,
+        "preset": config.preset,
+        "settings_key": config.settings_key(),
+        "settings": model.settings.model_dump(mode="json"),
+        "compat": config.compat,
+        "members": len(loops.modules),
+        "steps": loops.steps,
+        "windows": {split: len(one) for split, one in windows.items()},
+        "readouts": found.scores,
+        "ridges": chosen.ridges(),
+        "diagnostic": diagnostic(found.errors, model.fit_errors),
+        "cost": _cost(model, found, len(windows["test"])),
+        "data": {split: one.fingerprint for split, one in windows.items()},
+        "versions": versions(),
+    }
+
+
+def _checkpoints(model: AdaptedModel) -> int:
+    """N_ckpt, how many states of a module the fit split chose among."""
+    train = model.settings.repair.train
+    return train.validations or train.epochs or 1
+
+
+def _cost(model: AdaptedModel, found: TestPass, windows: int) -> dict[str, Any]:
+    loops, seconds = model.trajectories, found.seconds
+    members, steps = len(loops.modules), loops.steps
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {
+        "evaluations": members * steps,
+        "seconds": seconds,
+        "seconds_per_window": {name: value / windows for name, value in seconds.items()},
+        "readouts_over_rollout": seconds["readouts"] / max(seconds["rollout"], 1e-12),
+        "source_parameters": _parameters(model.source),
+        "module_parameters": _parameters(loops.modules[0]),
+        "ensemble_weights": model.ensemble.weights.numel(),
+        "occupied_cells": int(model.ensemble.cells.occupied.sum()),
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+    }
+
+
+def _parameters(module: object) -> int:
+    found = module.parameters() if isinstance(module, nn.Module) else ()
+    return sum(parameter.numel() for parameter in found)

@@ -1,0 +1,188 @@
+"""Before starting: steps, evaluations, time, disk and memory of a study, and what is cached."""
+
+import math
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from r2no.adaptation import AdaptSettings
+from r2no.realpdebench.protocol.dataset import RealPDEBench
+from r2no.realpdebench.protocol.run import ARTIFACT, CHECKPOINT
+from r2no.realpdebench.protocol.sources import is_artifact
+from r2no.realpdebench.study.calibration import Speeds, calibrate_backbone, calibrate_repair
+from r2no.realpdebench.study.config import BenchConfig
+from r2no.realpdebench.study.pair import Place, is_done
+from r2no.realpdebench.study.run import prepare_data
+from r2no.realpdebench.study.sheets import Sheet, cells
+from r2no.realpdebench.study.sources import check_sources, finished, released, source_config
+from r2no.realpdebench.study.studies import BACKBONES, SYSTEM_NAMES, SourceName
+
+_TITLES = ("Backbone", "System", "Source", "checkpoint", "adaptation", "scores")
+_NUMBERS = ("evaluations", "minutes", "disk MB")
+
+
+@dataclass(frozen=True)
+class PairPlan:
+    """What one pair still needs; ``updates`` are of backbones, each of ``batch`` windows."""
+
+    place: Place
+    states: tuple[str, str, str]
+    updates: int
+    batch: int
+    trained: int
+    rolled: int
+    disk: float
+
+
+def plan_sheet(config: BenchConfig, *, jobs: int = 1, calibrate: bool = True) -> Sheet:
+    """A row per pair and the totals; nothing is trained.
+
+    Args:
+        config: The study.
+        jobs: Processes, among which the time is shared out.
+        calibrate: Time one module evaluation and one training step per system on this machine.
+    """
+    check_sources(config)
+    prepare_data(config)
+    timer = _Timer(config) if calibrate else None
+    rows, seconds, evaluations, disk = [], 0.0, 0, 0.0
+    plans = [
+        pair_plan(Place(config, system, backbone, source))
+        for system, backbone in config.units()
+        for source in config.sources_of(backbone)
+    ]
+    for plan in plans:
+        place = plan.place
+        cost = timer.seconds(plan) if timer else math.nan
+        count = plan.trained * config.adapt().repair.steps + plan.rolled
+        names = BACKBONES[place.backbone], SYSTEM_NAMES[place.system], place.source
+        minutes = f"{cost / 60:.1f}" if timer else "-"
+        rows.append(cells(*names, *plan.states, count, minutes, f"{plan.disk / 2**20:.1f}"))
+        seconds, evaluations, disk = seconds + cost, evaluations + count, disk + plan.disk
+    done = sum(plan.states[2] == "cached" for plan in plans)
+    notes = [
+        f"{len(plans)} results, {done} cached; {evaluations:,} evaluations of the module to do.",
+        f"Disk: {disk / 2**30:.2f} GB. Memory of a fit: {_memory(config) / 2**30:.2f} GB.",
+    ]
+    if timer:
+        notes.append(
+            f"Time: about {seconds / 3600 / jobs:.1f} h with {jobs} job(s) of the threads it was "
+            "measured with, on this machine's CPU."
+        )
+    title = f"Plan, spectral norm {config.norm}"
+    return Sheet(title, tuple(("", t) for t in (*_TITLES, *_NUMBERS)), tuple(rows), tuple(notes))
+
+
+def pair_plan(place: Place) -> PairPlan:
+    """What one pair still needs."""
+    settings = place.config.adapt()
+    windows = place.windows()
+    sizes = {split: len(one) for split, one in windows.items()}
+    checkpoint, updates, batch, path = _checkpoint_state(place)
+    adaptation = scores = "to do"
+    if path is not None:
+        key = place.key(path, windows)
+        if is_artifact(place.folder(key) / ARTIFACT):
+            adaptation = "cached"
+        scores = "cached" if is_done(place, key) else "to do"
+    todo = adaptation != "cached" and scores != "cached"
+    trained, validated = _training(settings, sizes["train"], sizes["val"]) if todo else (0, 0)
+    steps = settings.members * settings.repair.steps
+    rolled = validated * settings.repair.steps
+    rolled += steps * sizes["val"] * todo
+    if scores != "cached":  # and the first member once more on the fit split, for its errors
+        rolled += steps * sizes["test"] + settings.repair.steps * sizes["val"]
+    disk = _disk(settings, windows, sizes) if todo else 0.0
+    return PairPlan(place, (checkpoint, adaptation, scores), updates, batch, trained, rolled, disk)
+
+
+def _checkpoint_state(place: Place) -> tuple[str, int, int, Path | None]:
+    """State, updates and batch of the trainings that are missing, and the file if it is there."""
+    config, system, backbone = place.config, place.system, place.backbone
+    chain: tuple[SourceName, ...] = ("pretrained",)
+    if place.source == "finetune":
+        chain = ("pretrained", "finetune")
+    start: Path | None = None
+    missing, batch = 0, 1
+    given = released(config, system, backbone, place.source)
+    if given is not None:
+        return "released", 0, 1, given
+    for source in chain:
+        path = released(config, system, backbone, source)
+        if path is None and not missing:
+            train = source_config(config, system, backbone, source, start)
+            path = train.folder / CHECKPOINT if finished(train) else None
+        if path is None:
+            row = config.train(system, backbone, paradigm="numerical").resolved()
+            missing, batch = missing + row.updates, row.batch_size
+        start = path
+    return ("to train", missing, batch, None) if missing else ("cached", 0, batch, start)
+
+
+def _training(settings: AdaptSettings, train: int, fit: int) -> tuple[int, int]:
+    """Windows that all members train on, and windows they are validated on."""
+    how = settings.repair.train
+    per_epoch = math.ceil(train / how.batch_size)
+    updates = how.total_updates(per_epoch)
+    validations = updates // how.validate_every(per_epoch)
+    seen = min(how.batch_size, train) * updates
+    return settings.members * seen, settings.members * validations * fit
+
+
+def _disk(
+    settings: AdaptSettings, windows: dict[str, RealPDEBench], sizes: dict[str, int]
+) -> float:
+    """Bytes of h_0 on train and fit, and of the sums; trajectories are never stored."""
+    fields = windows["val"].fields
+    field = 4 * fields.horizon_frames * math.prod(fields.grid) * len(fields.channels)
+    return field * (sizes["train"] + sizes["val"]) + _sums(settings, len(fields.measured)) / 2
+
+
+def _sums(settings: AdaptSettings, channels: int) -> float:
+    columns = settings.members * settings.repair.steps + 2
+    cells_ = settings.ensemble.radial * settings.ensemble.angular
+    return 2.0 * 8 * cells_ * channels * columns**2
+
+
+def _memory(config: BenchConfig) -> float:
+    """Bytes of the sums, one derived copy of them, and the spectra of one batch of a fit."""
+    settings, largest = config.adapt(), 0.0
+    columns = settings.members * settings.repair.steps + 2
+    for system in config.systems:
+        fields = Place(config, system, config.backbones[0], "finetune").windows()["val"].fields
+        channels = len(fields.measured)
+        points = math.prod(fields.grid) * fields.horizon_frames * channels
+        spectra = 4 * settings.batch_size * points * columns
+        largest = max(largest, 2 * _sums(settings, channels) + spectra)
+    return largest
+
+
+class _Timer:
+    """Seconds of plans, each unit cost measured once."""
+
+    def __init__(self, config: BenchConfig) -> None:
+        self._small = config.preset == "mini"
+        self._settings = config.adapt()
+        self.repair = cache(self._repair)
+        self.backbone = cache(self._backbone)
+        self._config = config
+
+    def _repair(self, system: str) -> Speeds:
+        place = Place(self._config, system, self._config.backbones[0], "finetune")
+        return calibrate_repair(place.windows()["val"], self._settings)
+
+    def _backbone(self, system: str, backbone: str) -> float:
+        windows = Place(self._config, system, backbone, "finetune").windows()["val"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return calibrate_backbone(windows, backbone, small=self._small)
+
+    def seconds(self, plan: PairPlan) -> float:
+        """Of one pair."""
+        speeds = self.repair(plan.place.system)
+        total = plan.trained * speeds.training + plan.rolled * speeds.evaluation
+        if plan.updates:
+            each = self.backbone(plan.place.system, plan.place.backbone)
+            total += plan.updates * plan.batch * each
+        return total

@@ -1,0 +1,171 @@
+"""Estimates for the fixed-point proposition and the price of selection, on real windows."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from r2no.adaptation import AdaptedModel, Trajectories
+from r2no.data.window import Window, Windows, batches
+from r2no.ensemble import contraction_report, selection_price
+from r2no.ensemble.diagnostics import ContractionReport
+from r2no.progress import Reporter
+from r2no.repair import completed_target
+from r2no.spectral import cell_energy
+
+WINDOWS = 8
+
+
+class Contraction:
+    """Contraction factor and bias of the first member on a few test windows (M11).
+
+    In the loop's units, over all channels, at the target as training completes it: unmeasured
+    channels and gaps are the source's. Costs one more evaluation of the module per batch that
+    holds such a window, at the target.
+    """
+
+    def __init__(self, loops: Trajectories, windows: Windows, most: int = WINDOWS) -> None:
+        self._loops, self._measured = loops, windows.fields.measured
+        count = min(most, len(windows))
+        self._numbers = {place * len(windows) // count for place in range(count)}
+        self._module = loops.modules[0].folded()
+        self._iterates: list[Tensor] = []
+        self._places: list[int] = []
+        self._window: Window | None = None
+        self.reports: list[ContractionReport] = []
+        self.evaluations = 0
+
+    def begin(self, numbers: range, window: Window, source: Tensor) -> None:
+        """Start a batch."""
+        self._places = [place for place, number in enumerate(numbers) if number in self._numbers]
+        self._window, self._iterates = window, []
+        if self._places:
+            self.add(source)
+
+    def add(self, iterate: Tensor) -> None:
+        """Take the next iterate of the first member."""
+        if self._places:
+            self._iterates.append(self._loops.of_field(iterate[self._places]))
+
+    def end(self) -> None:
+        """Report on the batch's chosen windows."""
+        if not self._places or len(self._iterates) < 3:
+            return
+        assert self._window is not None
+        window, loops = self._window, self._loops
+        mask = None if window.mask is None else window.mask[self._places]
+        target, _ = completed_target(
+            loops.of_field(window.target[self._places]),
+            self._iterates[0],
+            measured=self._measured,
+            mask=mask,
+        )
+        history = loops.of_history(window.history[self._places])
+        step = self._module(history, target) * loops.step_size
+        self.evaluations += len(self._places)
+        kept = torch.stack(self._iterates)
+        for place in range(len(self._places)):
+            self.reports.append(contraction_report(kept[:, place], target[place], step[place]))
+
+    def summary(self) -> dict[str, Any]:
+        """Medians and extremes over the windows, and whether the bound holds where it applies."""
+        bounded = [report for report in self.reports if report.bound is not None]
+        holds = [
+            all(e <= b * (1 + 1e-9) for e, b in zip(report.errors, report.bound, strict=True))
+            for report in bounded
+            if report.bound is not None
+        ]
+        return {
+            "windows": len(self.reports),
+            "factor": _spread([report.factor for report in self.reports]),
+            "step_ratio": _spread([report.step_ratio for report in self.reports]),
+            "pair_ratio": _spread([report.pair_ratio for report in self.reports]),
+            "bias": _spread([report.bias for report in self.reports]),
+            "error_source": _spread([report.errors[0] for report in self.reports]),
+            "error_final": _spread([report.errors[-1] for report in self.reports]),
+            "contracting": len(bounded),
+            "bound_holds": sum(holds),
+            "evaluations": self.evaluations,
+            "errors": _mean([report.errors for report in bounded or self.reports]),
+            "bound": _mean([report.bound for report in bounded if report.bound is not None]),
+            "fixed_point_distance": _mean(
+                [r.fixed_point_distance for r in bounded if r.fixed_point_distance is not None]
+            ),
+        }
+
+
+def _spread(values: Sequence[float]) -> list[float]:
+    """Smallest, median, largest."""
+    ordered = sorted(values)
+    return [ordered[0], ordered[len(ordered) // 2], ordered[-1]] if ordered else []
+
+
+def _mean(rows: Sequence[tuple[float, ...]]) -> list[float]:
+    return [math.fsum(values) / len(rows) for values in zip(*rows, strict=True)]
+
+
+@torch.no_grad()
+def errors_by_trajectory(
+    model: AdaptedModel, windows: Windows, reporter: Reporter
+) -> Float[Tensor, "trajectory depth cell channel"]:
+    """Mean ‖P_b(h_ℓ - y)‖² of each trajectory's windows in every cell of the ensemble, member 0.
+
+    One roll-out of the first member over the split.
+    """
+    loops, cells = model.trajectories, model.ensemble.cells
+    first = replace(loops, modules=loops.modules[:1])
+    measured = list(model.fields.measured)
+    origins = windows.origins[:, 0].unique(return_inverse=True)[1]
+    shape = (int(origins.max()) + 1, loops.steps + 1, cells.num_cells, len(measured))
+    total = torch.zeros(shape, dtype=torch.float64)
+    with reporter.step("errors by cell on fit", len(windows)) as step:
+        for numbers, window in batches(windows, model.settings.batch_size):
+            source, place = model.source(window.history), origins[list(numbers)]
+            rolled = ((depth, h) for _, depth, h in first(window.history, source))
+            for depth, iterate in itertools.chain([(0, source)], rolled):
+                error = (iterate - window.target)[..., measured]
+                if window.mask is not None:
+                    error = torch.where(window.mask[..., measured], error, 0)
+                total[:, depth].index_add_(0, place, cell_energy(error, cells))
+            step.advance(len(numbers))
+    return total / origins.bincount()[:, None, None, None]
+
+
+def selection_summary(
+    by_trajectory: Float[Tensor, "trajectory depth cell channel"], *, checkpoints: int
+) -> dict[str, Any]:
+    """Hoeffding price ξ_b of choosing a depth in each of the N_Ω cells (M12).
+
+    From the errors of the fit split, whose n trajectories are the independent units. C_b is the
+    largest error that one of them has in cell b at any depth, in place of the unknown bound of
+    the distribution. N_Ω counts all cells of all measured channels; those without a coefficient
+    have no error and cost nothing.
+    """
+    trajectories, depths = by_trajectory.shape[:2]
+    errors = by_trajectory.flatten(2)
+    largest = errors.amax((0, 1))
+    unit = selection_price(
+        bound=1.0,
+        trajectories=trajectories,
+        regions=errors.shape[2],
+        depths=depths,
+        checkpoints=checkpoints,
+    )
+    mean = errors.mean(0)  # depth, cell and channel
+    common = float(mean.sum(1).min())
+    return {
+        "trajectories": trajectories,
+        "checkpoints": checkpoints,
+        "regions": errors.shape[2],
+        "occupied": int((largest > 0).sum()),
+        "largest_total": float(largest.sum()),
+        "unit_price": unit,
+        "twice_total": 2 * unit * float(largest.sum()),
+        "common_error": common,
+        "gap": common - float(mean.min(0).values.sum()),
+    }

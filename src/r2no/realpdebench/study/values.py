@@ -1,0 +1,111 @@
+"""Values: the scores of a study, by backbone, system, row and metric, and sums over them."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from r2no.realpdebench.study.studies import BACKBONES, SCALES, SYSTEM_NAMES
+
+#: Backbone and system.
+Pair = tuple[str, str]
+
+DIGITS = 3
+#: IRNO at the depth that the fit split selected, and at the final one.
+SELECTED, FINAL = "irno_selected", "irno_final"
+
+
+@dataclass(frozen=True)
+class Values:
+    """Scores in physical units, keyed by (backbone, system, row, metric).
+
+    Attributes:
+        numbers: The scores.
+        labels: Of the rows.
+        starred: The (backbone, system, row) that a fit selected among the rows.
+        budgets: Evaluations of the repair module by row.
+        depths: (ℓ*, L) of a pair: the depth that the fit split selected, and the final one.
+    """
+
+    numbers: Mapping[tuple[str, str, str, str], float]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    starred: frozenset[tuple[str, str, str]] = frozenset()
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    depths: Mapping[Pair, tuple[int, int]] = field(default_factory=dict)
+
+    def get(self, pair: Pair, row: str, metric: str) -> float | None:
+        """One score, or None."""
+        return self.numbers.get((*pair, row, metric))
+
+    def rows(self) -> tuple[str, ...]:
+        """The rows in order."""
+        return tuple(dict.fromkeys(key[2] for key in self.numbers))
+
+    def backbones(self) -> tuple[str, ...]:
+        """The backbones, in the paper's order."""
+        found = {key[0] for key in self.numbers}
+        return tuple(name for name in BACKBONES if name in found)
+
+    def systems(self) -> tuple[str, ...]:
+        """The systems, in the paper's order."""
+        found = {key[1] for key in self.numbers}
+        return tuple(name for name in SYSTEM_NAMES if name in found)
+
+    def pairs(self, rows: Iterable[str], metric: str) -> list[Pair]:
+        """The pairs that have all of ``rows``; sums are always over such pairs."""
+        wanted = tuple(rows)
+        return [
+            (backbone, system)
+            for backbone in self.backbones()
+            for system in self.systems()
+            if all((backbone, system, row, metric) in self.numbers for row in wanted)
+        ]
+
+    def total(self, row: str, metric: str, pairs: Iterable[Pair]) -> float:
+        """Sum of a row over pairs."""
+        return math.fsum(self.numbers[(*pair, row, metric)] for pair in pairs)
+
+    def lowered(self, row: str, reference: str, metric: str) -> float:
+        """By how many percent ``row`` lowers the sum of ``reference``; NaN without pairs."""
+        pairs = self.pairs((row, reference), metric)
+        before = self.total(reference, metric, pairs)
+        return 100 * (1 - self.total(row, metric, pairs) / before) if before else float("nan")
+
+    def below(self, row: str, other: str, metric: str) -> list[Pair]:
+        """Pairs in which ``row`` is lower than ``other``."""
+        return [
+            pair
+            for pair in self.pairs((row, other), metric)
+            if self.numbers[(*pair, row, metric)] < self.numbers[(*pair, other, metric)]
+        ]
+
+    def wins(self, row: str, other: str, metric: str) -> int:
+        """In how many pairs ``row`` is lower than ``other``."""
+        return len(self.below(row, other, metric))
+
+    def at_final_depth(self, metrics: Iterable[str]) -> list[Pair]:
+        """Pairs in which the fit split selected the final depth, ℓ* = L.
+
+        Where ℓ* is not known (the paper prints none), those whose scores at ℓ* and at L agree.
+        """
+
+        def final(pair: Pair) -> bool:
+            if pair in self.depths:
+                return self.depths[pair][0] == self.depths[pair][1]
+            return all(self.get(pair, SELECTED, m) == self.get(pair, FINAL, m) for m in metrics)
+
+        return [pair for pair in self.pairs((SELECTED, FINAL), "rmse") if final(pair)]
+
+    def best(self, pair: Pair, rows: Iterable[str], metric: str) -> set[str]:
+        """The rows of lowest printed value; ties at that precision are all best."""
+        shown = {
+            row: printed(value, metric)
+            for row in rows
+            if (value := self.get(pair, row, metric)) is not None
+        }
+        lowest = min(map(float, shown.values()), default=0.0)
+        return {row for row, text in shown.items() if float(text) == lowest}
+
+
+def printed(value: float, metric: str) -> str:
+    """A score in the table's units."""
+    return f"{value / SCALES[metric]:.{DIGITS}f}"

@@ -1,0 +1,349 @@
+"""doctor: look for what would spoil a long run before it starts; each finding with what to do."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from r2no._types import Operator
+from r2no.adaptation.fitting import check_adaptable
+from r2no.data.audit import shared_frames
+from r2no.data.splits import Splits, default_counts
+from r2no.data.window import Window, Windows, collate
+from r2no.errors import (
+    BusyError,
+    EmptySplitError,
+    FingerprintError,
+    NonFiniteError,
+    R2NOError,
+    ShapeError,
+)
+from r2no.locks import sole_writer
+from r2no.operators import WrappedOperator, fitting_layouts
+from r2no.operators.wrapped import rewrapped
+from r2no.runs.calibration import calibrate
+from r2no.runs.config import OwnConfig
+from r2no.runs.place import check_begun, check_place, replaces
+from r2no.runs.task import open_measurements, open_source, split
+from r2no.training import Persistence, operator_fingerprint
+
+_LOOK = 8  # windows that sources are compared on
+_JUDGING = 30  # seconds that the comparison of layouts may take
+_AUDITED = 2 * 2**30  # bytes up to which frames are compared without being asked
+Level = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: how it went, what was found and, if it is not well, what to do."""
+
+    level: Level
+    check: str
+    message: str
+
+
+def examine(config: OwnConfig, *, full: bool = False) -> Iterator[Finding]:
+    """Check a config from its data to one training step, and yield findings as they come.
+
+    A check that fails ends those that need it. Nothing is written.
+
+    Args:
+        config: What ``r2no adapt`` would run.
+        full: Compare the frames of the splits however large the data are.
+    """
+    try:
+        yield from _examine(config, full)
+    except _Failed as failure:
+        yield Finding("fail", failure.check, str(failure))
+
+
+class _Failed(Exception):
+    """A named error, and the check it ended."""
+
+    def __init__(self, check: str, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.check = check
+
+
+@contextmanager
+def _checking(check: str) -> Iterator[None]:
+    try:
+        yield
+    except (R2NOError, FileNotFoundError) as error:
+        raise _Failed(check, error) from error
+
+
+def _examine(config: OwnConfig, full: bool) -> Iterator[Finding]:
+    with _checking("data"):
+        measurements = open_measurements(config.data)
+    yield Finding("ok", "data", measurements.describe())
+    yield _place(config)
+    with _checking("splits"):
+        splits = split(config.data, measurements)
+        _check_fit(splits, config)
+    yield _sizes(splits)
+    yield _leakage(splits, measurements.nbytes, full)
+    with _checking("source"):
+        source = open_source(config, splits)
+        if isinstance(source, torch.nn.Module):
+            source.eval().requires_grad_(False)
+        few = _few(splits.fit)
+        forecast = _answer(source, few)
+    yield Finding("ok", "source", f"Answers {tuple(forecast.shape)}, as these windows need.")
+    yield _repeatable(source, few)
+    yield _batch_free(source, few)
+    yield _units(forecast, few, splits.fit)
+    yield _persistence(forecast, few, splits.fit)
+    if isinstance(source, WrappedOperator):
+        yield _other_layouts(source, splits.fit)
+    with _checking("one step"):
+        rows = calibrate(source, splits, config.adapt, config.out)
+    yield from (Finding(*row) for row in rows)
+
+
+def _place(config: OwnConfig) -> Finding:
+    """Whether the run can begin in its folder: it is one, nobody works there, it is of this run."""
+    out = config.out
+    lock = out.absolute().with_name(f".{out.name}.lock")
+    try:
+        check_place(out)
+        if lock.exists():
+            with sole_writer(out, wait=False):
+                pass
+        check_begun(config)
+    except BusyError as error:
+        return Finding("warn", "out", f"{error} `r2no adapt` would wait for it.")
+    except R2NOError as error:
+        return Finding("fail", "out", f"{type(error).__name__}: {error}")
+    if (replaced := replaces(config)) is not None:
+        return Finding("warn", "out", replaced)
+    return Finding("ok", "out", f"`{out}` can be written.")
+
+
+def _check_fit(splits: Splits, config: OwnConfig) -> None:
+    """Refuse a fit split that cannot be parted, with the share that would do."""
+    try:
+        check_adaptable(splits.fit, config.adapt)
+    except EmptySplitError as error:
+        raise EmptySplitError(
+            f"{error} Splits are: {splits.describe()}. Give `fit` a larger share, as in `split: "
+            "{train: 0.4, fit: 0.4, test: 0.2}`."
+        ) from error
+
+
+def _sizes(splits: Splits) -> Finding:
+    text, counts = splits.describe(), splits.recordings
+    fields = splits.fit.fields
+    starts = splits.fit.origins
+    span = sum(
+        int(own.max() - own.min()) + fields.horizon_frames
+        for own in (starts[starts[:, 0] == number, 1] for number in starts[:, 0].unique())
+    )
+    if counts["fit"] < 4 and counts["train"] > counts["fit"]:
+        better = default_counts(sum(counts.values()))
+        advice = (
+            f" With these recordings {{{', '.join(f'{n}: {c}' for n, c in better.items())}}} is "
+            "the default."
+            if better["fit"] > counts["fit"]
+            else ""
+        )
+        return Finding(
+            "warn",
+            "splits",
+            f"Splits: {text}. With fewer than four recordings in fit and more in train, part of "
+            "the repair is given up (docs/method.md, M7), which costs accuracy. Give `fit` a "
+            f"larger share, or leave the shares out.{advice}",
+        )
+    if span < 8 * fields.horizon_frames and counts["fit"] < 4:
+        return Finding(
+            "warn",
+            "splits",
+            f"Splits: {text}. The fit split spans {span} frames, fewer than eight horizons and "
+            "fewer than four trajectories, so the verdict will be uncertain. Give `fit` a larger "
+            "share.",
+        )
+    return Finding("ok", "splits", f"Splits: {text}.")
+
+
+def _leakage(splits: Splits, nbytes: int, full: bool) -> Finding:
+    if nbytes > _AUDITED and not full:
+        return Finding(
+            "warn",
+            "leakage",
+            f"Frames of the splits were not compared, since the data hold {nbytes / 2**30:.1f} "
+            "GiB. Run with --full to compare them.",
+        )
+    pairs = combinations(("train", "fit", "test"), 2)
+    shared = {
+        pair: shared_frames(getattr(splits, pair[0]), getattr(splits, pair[1])) for pair in pairs
+    }
+    bad = [f"{a} and {b} share {number} frames" for (a, b), number in shared.items() if number]
+    if bad:
+        return Finding(
+            "fail",
+            "leakage",
+            f"{'; '.join(bad)}, so scores would flatter. Remove repeated recordings (the same "
+            "file under two names, say) and frames in which nothing happens yet.",
+        )
+    return Finding("ok", "leakage", "No frame is in two splits.")
+
+
+def _few(windows: Windows) -> Window:
+    numbers = torch.linspace(0, len(windows) - 1, min(_LOOK, len(windows))).round().long()
+    return collate([windows[number] for number in numbers.unique().tolist()])
+
+
+@torch.no_grad()
+def _answer(source: Operator, few: Window) -> Tensor:
+    forecast = source(few.history)
+    if tuple(forecast.shape) != tuple(few.target.shape):
+        raise ShapeError(
+            f"`source` must return {tuple(few.target.shape)} for a history of "
+            f"{tuple(few.history.shape)}, but gave {tuple(forecast.shape)}. Declare its `layout`, "
+            "or adapt frames, grid and channels."
+        )
+    if not bool(torch.isfinite(forecast).all()):
+        raise NonFiniteError(
+            "`source` returned NaN or infinity. Check its weights, and give its `normaliser` if it "
+            "expects normalised input."
+        )
+    return forecast
+
+
+def _repeatable(source: Operator, few: Window) -> Finding:
+    probe = few.history[:1]
+    if operator_fingerprint(source, probe) == operator_fingerprint(source, probe):
+        return Finding("ok", "repeatable", "The source gives one history the same bits twice.")
+    return Finding(
+        "fail",
+        "repeatable",
+        f"{FingerprintError.__name__}: the source answers one history differently each time, so "
+        "its forecasts cannot be kept or corrected. Switch off dropout, sampling and other "
+        "randomness in it.",
+    )
+
+
+@torch.no_grad()
+def _batch_free(source: Operator, few: Window) -> Finding:
+    together = source(few.history)[:1]
+    apart = float((source(few.history[:1]) - together).abs().max())
+    scale = float(together.abs().max())
+    if apart <= 1e-3 * scale:
+        return Finding("ok", "batches", "A forecast does not depend on the others in its batch.")
+    return Finding(
+        "warn",
+        "batches",
+        f"A forecast changes by {apart / scale:.1e} of its size with the batch it is in. Put "
+        "normalisation layers into evaluation mode.",
+    )
+
+
+def _units(forecast: Tensor, few: Window, windows: Windows) -> Finding:
+    measured, names = list(windows.fields.measured), windows.fields.channels
+    ratio = torch.stack(
+        [
+            _spread(forecast, few, channel) / _spread(few.target, few, channel)
+            for channel in measured
+        ]
+    )
+    odd = [
+        f"{names[channel]} varies {float(value):.2g} times as much as measured"
+        for channel, value in zip(measured, ratio, strict=True)
+        if not 0.1 <= float(value) <= 10
+    ]
+    if odd:
+        return Finding(
+            "warn",
+            "units",
+            f"In the source's forecasts {'; '.join(odd)}. Check units and give the `normaliser` "
+            "the network was trained with.",
+        )
+    return Finding("ok", "units", "The source's forecasts vary as much as the measurements.")
+
+
+def _persistence(forecast: Tensor, few: Window, windows: Windows) -> Finding:
+    fields = windows.fields
+    still = Persistence(fields.horizon_frames, len(fields.channels))(few.history)
+    ours, theirs = _rmse(forecast, few, windows), _rmse(still, few, windows)
+    text = f"RMSE {ours:.4g} against {theirs:.4g} of persistence on {len(few.history)} windows"
+    if ours < theirs:
+        return Finding("ok", "source skill", f"{text}.")
+    return Finding(
+        "warn",
+        "source skill",
+        f"{text}: the source is no better than repeating the last frame. Check layout, order of "
+        "channels, normaliser and time step; if all is right, expect the repair to do the work.",
+    )
+
+
+@torch.no_grad()
+def _other_layouts(source: WrappedOperator, fit: Windows) -> Finding:
+    """Several layouts can fit by shape; the one that was trained with forecasts best."""
+    declared = str(source.layout)
+    others = [name for name in fitting_layouts(source) if name != declared]
+    if not others:
+        return Finding("ok", "layout", f"{declared!r}; no other layout fits by shape.")
+    numbers = _judged(source, fit, len(others) + 1)
+    errors = {
+        name: _rmse_over(rewrapped(source, name), fit, numbers) for name in (declared, *others)
+    }
+    shown = ", ".join(f"{name!r} {error:.4g}" for name, error in errors.items())
+    text = f"RMSE over {len(numbers)} of {len(fit)} windows of the fit split: {shown}"
+    best = min(errors, key=lambda name: errors[name])
+    if errors[best] < errors[declared] * (1 - 1e-6):  # more than rounding
+        return Finding(
+            "warn",
+            "layout",
+            f"Layout {best!r} fits as well and gives RMSE {errors[best]:.4g} instead of "
+            f"{errors[declared]:.4g} with {declared!r}. Declare it if the network was trained so. "
+            f"{text}.",
+        )
+    return Finding(
+        "ok", "layout", f"{declared!r}; no other layout that fits forecasts better. {text}."
+    )
+
+
+def _judged(source: Operator, fit: Windows, layouts: int) -> list[int]:
+    """The windows of the fit split, or as many, evenly spread, as take half a minute."""
+    history = fit[0].history[None]
+    begun = time.perf_counter()
+    source(history)
+    each = max(time.perf_counter() - begun, 1e-9)
+    most = min(max(int(_JUDGING / (layouts * each)), _LOOK), len(fit))
+    return torch.linspace(0, len(fit) - 1, most).round().long().unique().tolist()
+
+
+def _rmse_over(source: Operator, fit: Windows, numbers: list[int]) -> float:
+    measured, squared, count = list(fit.fields.measured), 0.0, 0
+    for start in range(0, len(numbers), _LOOK):
+        window = collate([fit[number] for number in numbers[start : start + _LOOK]])
+        error = (source(window.history) - window.target)[..., measured].double().square()
+        if window.mask is not None:
+            known = window.mask[..., measured]
+            error, count = error * known, count + int(known.sum())
+        else:
+            count += error.numel()
+        squared += float(error.sum())
+    return math.sqrt(squared / max(count, 1))
+
+
+def _spread(field: Tensor, few: Window, channel: int) -> Tensor:
+    """Standard deviation of a channel where it was measured."""
+    values = field[..., channel]
+    known = values if few.mask is None else values[few.mask[..., channel]]
+    return known.double().std().clamp_min(1e-30)
+
+
+def _rmse(forecast: Tensor, few: Window, windows: Windows) -> float:
+    measured = list(windows.fields.measured)
+    error = (forecast - few.target)[..., measured].double()
+    if few.mask is None:
+        return float(error.square().mean().sqrt())
+    known = few.mask[..., measured]
+    return float((error.square() * known).sum().div(known.sum().clamp_min(1)).sqrt())

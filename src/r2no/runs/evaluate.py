@@ -1,0 +1,64 @@
+"""Score an artifact of an adaptation of one's own on a split of its data."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from r2no.adaptation import load, score_readouts
+from r2no.adaptation.model import AdaptedModel, versions
+from r2no.adaptation.stored import MANIFEST, read_manifest
+from r2no.data.window import Windows
+from r2no.progress import Reporter
+from r2no.runs.config import OwnConfig
+from r2no.runs.task import open_measurements, open_source, split
+from r2no.training import Persistence
+
+
+def is_own_artifact(folder: Path) -> bool:
+    """Whether an artifact was made from a config of one's own, which it then keeps."""
+    return (folder / MANIFEST).is_file() and "config" in read_manifest(folder)["provenance"]
+
+
+def evaluate_own(
+    folder: Path,
+    *,
+    name: Literal["train", "fit", "test"] = "test",
+    trust_source: bool = False,
+    reporter: Reporter | None = None,
+) -> dict[str, Any]:
+    """Scores of persistence, source and model on a split of the data the artifact was made from.
+
+    The data are read anew; a fingerprint other than the artifact's is reported, not refused.
+    """
+    provenance = read_manifest(folder)["provenance"]
+    config = OwnConfig(**provenance["config"])
+    measurements = open_measurements(config.data)
+    splits = split(config.data, measurements)
+    source = None
+    if config.source.kind == "forecasts":
+        source = open_source(config, splits)
+    model = load(folder, source, trust_source=trust_source)
+    windows: Windows = getattr(splits, name)
+    return {
+        "scores": score_split(model, windows, reporter=reporter),
+        "split": name,
+        "windows": len(windows),
+        "measured": [windows.fields.channels[c] for c in windows.fields.measured],
+        "same_data": splits.fit.fingerprint == provenance["fit"],
+        "versions": versions(),
+    }
+
+
+def score_split(
+    model: AdaptedModel, windows: Windows, *, reporter: Reporter | None = None
+) -> dict[str, dict[str, float]]:
+    """All metrics of persistence, source and model."""
+    fields = windows.fields
+    persistence = Persistence(fields.horizon_frames, len(fields.channels))
+    scores, _ = score_readouts(
+        model,
+        windows,
+        {"r2no": model.ensemble},
+        operators={"persistence": persistence},
+        reporter=reporter,
+    )
+    return {"source" if name == "finetuned" else name: row for name, row in scores.items()}

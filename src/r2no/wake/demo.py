@@ -1,0 +1,283 @@
+"""The demo: the whole method on the built-in wake, from simulation to a table and figures."""
+
+import copy
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from r2no import backbones, storage
+from r2no._types import PathLike
+from r2no.adaptation import (
+    AdaptedModel,
+    AdaptSettings,
+    EnsembleSettings,
+    RepairSettings,
+    adapt,
+    readouts,
+    score_readouts,
+)
+from r2no.adaptation.model import versions
+from r2no.data.window import Windows, collate
+from r2no.ensemble import DepthErrors, FittedEnsemble
+from r2no.progress import Reporter
+from r2no.report import (
+    ScoringWatch,
+    audit_splits,
+    plot_depth_bands,
+    plot_fields,
+    plot_retention,
+    store_evaluation,
+    write_report,
+)
+from r2no.training import Persistence, PhysicalOperator, TrainSettings, sole_run, train_operator
+from r2no.training.backbone import fit_normalisers
+from r2no.wake.dataset import WakeData, make_wake
+from r2no.wake.runs import WakeSettings
+
+_SLOW = ("unet", "transolver")  # seconds per update on one core, even when small
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """What a demo run depends on."""
+
+    seed: int = 0
+    members: int = 3
+    quick: bool = False
+    backbone: str = "fno"
+
+    def tag(self) -> str:
+        """Name of the work folder: other settings, other folder."""
+        steps = (self.pretrain(), self.finetune(), self.adapt())
+        dumped = [step.model_dump(mode="json") for step in steps]
+        return storage.fingerprint(asdict(self), asdict(self.wake()), dumped)[:12]
+
+    def wake(self) -> WakeSettings:
+        """The wake in a smaller view than its default, so that two cores need minutes only."""
+        full = WakeSettings.quick(self.seed) if self.quick else WakeSettings(self.seed)
+        return replace(full, grid=(24, 48))
+
+    def pretrain(self) -> TrainSettings:
+        """Pretraining on the simulated wake."""
+        return self._backbone(updates=40 if self.quick else 240, lr=4e-3)
+
+    def finetune(self) -> TrainSettings:
+        """Finetuning on the stand-in for measurements."""
+        return self._backbone(updates=30 if self.quick else 140, lr=2e-3)
+
+    def _backbone(self, *, updates: int, lr: float) -> TrainSettings:
+        return TrainSettings(
+            epochs=None,
+            updates=updates // 2 if self.backbone in _SLOW else updates,
+            batch_size=4,
+            lr=lr,
+            final_lr=0.0,
+            weight_decay=0.0,
+            schedule="cosine_update",
+            validations=5,
+            seed=self.seed,
+        )
+
+    def adapt(self) -> AdaptSettings:
+        """Repair modules sized for two cores; cells shrink as the fit split demands."""
+        train = TrainSettings(
+            epochs=None,
+            updates=24 if self.quick else 200,
+            batch_size=4,
+            lr=2e-3,
+            schedule="cosine_update",
+            validations=3,
+        )
+        repair = RepairSettings(width=8, depth=3, train=train)
+        return AdaptSettings(
+            members=self.members,
+            seed=42 + 100 * self.seed,
+            jobs=self.members,
+            repair=repair,
+            ensemble=EnsembleSettings(radial=128, angular=16),
+        )
+
+
+def run_demo(
+    out: PathLike,
+    settings: DemoSettings | None = None,
+    *,
+    reporter: Reporter | None = None,
+    command: str = "",
+) -> dict[str, Any]:
+    """Run every step that is not done yet and return the results, also in ``out/results.json``.
+
+    The page ``out/report.html`` shows them; ``command`` is what it names as its origin.
+
+    Steps keep their work under ``out``; a run that was killed goes on where it stopped and ends
+    with the same numbers. A second run into ``out`` waits for the first.
+    """
+    out = Path(out)
+    with sole_run(out / "results.json"):
+        return _run(out, settings or DemoSettings(), reporter or Reporter(quiet=True), command)
+
+
+def _run(out: Path, settings: DemoSettings, reporter: Reporter, command: str) -> dict[str, Any]:
+    wake, pretrained, finetuned, work = prepare(out, settings, reporter)
+    model = adapt(
+        finetuned,
+        wake.real_train,
+        wake.real_fit,
+        settings=settings.adapt(),
+        normalisers=(finetuned.history_normaliser, finetuned.target_normaliser),
+        folder=work,
+        reporter=reporter,
+    )
+    chosen = {**readouts(model), "r2no_published": model.ensemble.derive(ridge="auto")}
+    fields = model.fields
+    persistence = Persistence(fields.horizon_frames, len(fields.channels))
+    watch = ScoringWatch(model, wake.real_test)
+    scores, errors = score_readouts(
+        model,
+        wake.real_test,
+        chosen,
+        operators={"persistence": persistence, "pretrained": pretrained},
+        observe=watch,
+        reporter=reporter,
+    )
+    results = _results(settings, wake, model, chosen, scores, errors)
+    artifact = model.save(out / "wake.r2no")
+    _figures(out, model, wake.real_test, chosen, errors)
+    splits = {"train": wake.real_train, "fit": wake.real_fit, "test": wake.real_test}
+    evaluation = watch.finish(scores, errors, audit=audit_splits(splits))
+    store_evaluation(artifact, evaluation)
+    title = "Wake demo (measurements are a simulated stand-in)"
+    write_report(artifact, out / "report.html", title=title, command=command, reporter=reporter)
+    storage.write_json(out / "results.json", results)
+    return results
+
+
+def prepare(
+    out: Path, settings: DemoSettings, reporter: Reporter
+) -> tuple[WakeData, PhysicalOperator, PhysicalOperator, Path]:
+    """The wake, the pretrained and the finetuned operator, and the folder of the work."""
+    backbones.config_class(settings.backbone)  # a misspelt name is refused before the long work
+    work = out / "work" / settings.tag()
+    wake = _wake(settings, out / "work", reporter)
+    return wake, *_operators(settings, wake, work, reporter), work
+
+
+def _wake(settings: DemoSettings, folder: Path, reporter: Reporter) -> WakeData:
+    with reporter.step("simulating the wake", 1.0) as step:
+        done = 0.0
+
+        def show(frames: int, total: int) -> None:
+            nonlocal done
+            step.advance(frames / total - done)
+            done = frames / total
+
+        return make_wake(settings.seed, cache=folder, progress=show, settings=settings.wake())
+
+
+def _operators(
+    settings: DemoSettings, wake: WakeData, work: Path, reporter: Reporter
+) -> tuple[PhysicalOperator, PhysicalOperator]:
+    """The backbone pretrained on the simulation, and its copy finetuned on the stand-in."""
+    fields = wake.numerical_train.fields
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        config = backbones.small_config(
+            settings.backbone,
+            shape_in=(fields.history_frames, *fields.grid, len(fields.history_channels)),
+            shape_out=(fields.horizon_frames, *fields.grid, len(fields.channels)),
+        )
+        network = backbones.build(settings.backbone, config=config)
+    pretrained = PhysicalOperator(network, *fit_normalisers(wake.numerical_train))
+    train_operator(
+        pretrained,
+        wake.numerical_train,
+        wake.numerical_val,
+        settings.pretrain(),
+        folder=work / "pretrain",
+        title=f"pretraining {settings.backbone} on the simulation",
+        reporter=reporter,
+    )
+    finetuned = copy.deepcopy(pretrained)
+    train_operator(
+        finetuned,
+        wake.real_train,
+        wake.real_fit,
+        settings.finetune(),
+        folder=work / "finetune",
+        title=f"finetuning {settings.backbone} on the stand-in",
+        reporter=reporter,
+    )
+    return pretrained.eval(), finetuned.eval()
+
+
+def _results(
+    settings: DemoSettings,
+    wake: WakeData,
+    model: AdaptedModel,
+    chosen: dict[str, FittedEnsemble],
+    scores: dict[str, dict[str, float]],
+    errors: DepthErrors,
+) -> dict[str, Any]:
+    ensembles = {
+        name: {
+            "radial": ensemble.cells.radial,
+            "angular": ensemble.cells.angular,
+            "occupied_cells": int(ensemble.cells.occupied.sum()),
+            "ridge": ensemble.ridge,
+            "nested": None if ensemble.nested is None else ensemble.nested.decisions(),
+            "verdict": None if ensemble.nested is None else asdict(ensemble.nested.verdict),
+            "held_out_error": ensemble.held_out_score,
+        }
+        for name, ensemble in chosen.items()
+        if ensemble.sums is not None
+    }
+    return {
+        "readouts": scores,
+        "seed": settings.seed,
+        "settings": asdict(settings),
+        "data": "built-in wake; `real` is a simulated stand-in for measurement, not measured data",
+        "windows": {
+            "train": len(wake.real_train),
+            "fit": len(wake.real_fit),
+            "test": len(wake.real_test),
+        },
+        "best_depth": model.fit_errors.best_depth(),
+        "depth_composition_gap": errors.gap(),
+        "depth_change_by_band": json.loads(json.dumps(errors.change()[0].tolist())),
+        "ensembles": ensembles,
+        "versions": versions(),
+    }
+
+
+@torch.no_grad()
+def _figures(
+    out: Path,
+    model: AdaptedModel,
+    test: Windows,
+    chosen: dict[str, FittedEnsemble],
+    errors: DepthErrors,
+) -> None:
+    window = collate([test[len(test) // 2]])
+    source = model.source(window.history)
+    best = f"r2no_m{len(model.trajectories.modules)}"
+    parts = {name: chosen[name].compose(source) for name in ("irno_selected", best)}
+    for member, depth, iterate in model.trajectories(window.history, source):
+        for composition in parts.values():
+            composition.add(member, depth, iterate)
+    shown = {
+        "target": window.target[0],
+        "finetuned": source[0],
+        "IRNO": parts["irno_selected"].result()[0],
+        "R2NO": parts[best].result()[0],
+    }
+    last = model.fields.horizon_frames - 1
+    frames = [0, last // 2, last]
+    plot_fields(
+        shown, out / "fields.png", channel=0, frames=frames, channel_name=model.fields.channels[0]
+    )
+    plot_depth_bands(errors, out / "depth_by_band.png", title="test split of the wake")
+    names = [model.fields.channels[channel] for channel in model.fields.measured]
+    plot_retention(chosen[best], out / "retention.png", channel_names=names)

@@ -1,0 +1,104 @@
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from r2no import errors
+from r2no.cli.main import app
+from r2no.report import stored_evaluation
+from r2no.wake import WakeSettings
+from r2no.wake.demo import DemoSettings
+
+NAMES = {
+    "persistence",
+    "pretrained",
+    "finetuned",
+    "irno_final",
+    "irno_selected",
+    "mean_final",
+    "mean_all",
+    "global",
+    "r2no_m1",
+    "r2no_m2",
+    "r2no_published",
+}
+
+
+def small_wake(self: DemoSettings) -> WakeSettings:
+    """Seconds of flow on a coarse grid; a frame is long, so that repeating the last one is poor."""
+    few = replace(WakeSettings.quick(self.seed), numerical_train=2, real_train=2, real_test=1)
+    short = replace(few, grid=(12, 24), frame_time=1.0, spin_up=8.0, settle=4.0)
+    return replace(short, history=6, horizon=6, numerical_frames=14, real_frames=14)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str], Result]]:
+    """The quick demo, with less of everything."""
+    out = tmp_path_factory.mktemp("demo")
+    arguments = ["demo", "--quick", "--members", "2", "--out", str(out)]
+    full = DemoSettings(quick=True, members=2)
+    backbone = full.pretrain().model_copy(update={"updates": 36, "lr": 8e-3})
+    train = full.adapt().repair.train.model_copy(update={"updates": 6})
+    repair = full.adapt().repair.model_copy(update={"steps": 3, "train": train})
+    adapt = full.adapt().model_copy(update={"repair": repair})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DemoSettings, "wake", small_wake)
+        patch.setattr(DemoSettings, "pretrain", lambda _: backbone)
+        patch.setattr(
+            DemoSettings, "finetune", lambda _: backbone.model_copy(update={"updates": 6})
+        )
+        patch.setattr(DemoSettings, "adapt", lambda _: adapt)
+        yield out, arguments, CliRunner().invoke(app, arguments)
+
+
+def test_demo_scores_every_readout_and_says_what_it_wrote(demo):
+    out, _, run = demo
+    assert run.exit_code == 0, run.output
+    assert "stand-in" in run.output
+    results = json.loads((out / "results.json").read_text())
+    assert set(results["readouts"]) == NAMES
+    assert results["seed"] == 0
+    for scores in results["readouts"].values():
+        assert {"rmse", "frmse", "frmse_full", "rel_l2", "r2"} <= set(scores)
+    assert {"fields.png", "depth_by_band.png", "retention.png"} <= {p.name for p in out.iterdir()}
+
+
+def test_demo_ends_with_a_small_report_of_the_same_scores(demo):
+    out, _, run = demo
+    assert f"{out}/report.html" in run.output.replace("\n", "")
+    page = (out / "report.html").read_text()
+    assert len(page) < 5_000_000
+    results = json.loads((out / "results.json").read_text())
+    stored = stored_evaluation(out / "wake.r2no")
+    assert stored is not None
+    assert stored.scores == results["readouts"]
+    assert [row["shared"] for row in stored.audit[1:]] == [{"train": 0}, {"train": 0, "fit": 0}]
+    assert all(f'data-readout="{name}"' in page for name in NAMES)
+
+
+def test_learned_methods_beat_persistence(demo):
+    results = json.loads((demo[0] / "results.json").read_text())["readouts"]
+    learned = {name: s["rmse"] for name, s in results.items() if name != "persistence"}
+    assert max(learned.values()) < results["persistence"]["rmse"]
+    assert learned["r2no_m2"] < learned["finetuned"]
+
+
+def test_second_run_reuses_the_work_and_gives_the_same_bytes(demo):
+    out, arguments, _ = demo
+    before = (out / "results.json").read_bytes()
+    stamps = {p: p.stat().st_mtime_ns for p in out.glob("work/*/*/state.safetensors")}
+    assert len(stamps) == 4
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert (out / "results.json").read_bytes() == before
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
+
+
+def test_unknown_backbone_gets_the_nearest_name(tmp_path):
+    arguments = ["demo", "--quick", "--backbone", "fnoo", "--out", str(tmp_path)]
+    run = CliRunner().invoke(app, arguments)
+    assert isinstance(run.exception, errors.ConfigError)
+    assert "'fno'" in str(run.exception)
