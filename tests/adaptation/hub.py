@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 
-from tests.data.realpdebench.hub_server import COMMIT, Handler
+from tests.support.hub_server import COMMIT, Handler
 
 
 class ModelHub(Handler):

@@ -8,8 +8,8 @@ import pytest
 import torch
 import yaml
 from tests.adaptation.hub import ModelHub
-from tests.data.realpdebench.hub_server import serve
 from tests.support.adapting import FIT, HISTORY, SETTINGS, TRAIN, Source, own_operator
+from tests.support.hub_server import serve
 
 import r2no
 from r2no.adaptation.hub import model_card

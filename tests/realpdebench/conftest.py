@@ -9,7 +9,7 @@ import pytest
 
 from r2no.realpdebench import SYSTEMS, write_tiny
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "realpdebench"
+GOLDEN = Path(__file__).parents[1] / "golden" / "realpdebench"
 
 
 @pytest.fixture(scope="session")

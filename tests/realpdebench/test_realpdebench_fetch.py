@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from hub_server import COMMIT, serve
+from tests.support.hub_server import COMMIT, serve
 
 from r2no.errors import ConfigError, DataError, FileDamagedError, StorageError
 from r2no.realpdebench import RealPDEBench, systems

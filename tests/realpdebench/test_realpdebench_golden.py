@@ -21,7 +21,7 @@ from r2no.realpdebench import (
 from r2no.realpdebench.files.folder import GROUPS, Folder
 from r2no.storage import read_json
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "realpdebench"
+GOLDEN = Path(__file__).parents[1] / "golden" / "realpdebench"
 KINDS = ("real", "numerical")
 
 
