@@ -152,7 +152,14 @@ class FittedEnsemble:
             )
         given = (cells, plan, columns)
         if plan.ridge == "nested":
-            nested = solve_nested(sums, folds, cells, judged=judged, recordings=plan.recordings)
+            nested = solve_nested(
+                sums,
+                folds,
+                cells,
+                judged=judged,
+                leads=plan.lead_groups,
+                recordings=plan.recordings,
+            )
             return cls(*given, nested.deployed, sums, judged, folds, nested=nested)
         scores: dict[float, float] = {}
         if plan.ridge == "auto":
@@ -416,7 +423,7 @@ def _unpack(tensors: dict[str, Tensor], settings: dict[str, Any]) -> FittedEnsem
     nested = None
     if settings["nested_"] is not None:
         parts = (tensors[name] for name in ("nested", "gains", "before"))
-        nested = NestedFit.from_decisions(settings["nested_"], *parts)
+        nested = NestedFit.from_decisions(settings["nested_"], *parts, leads=plan.lead_groups)
         if nested.weights.shape != weights.shape or nested.gains.shape != nested.before.shape:
             raise _unsound("the nested fit has other shapes")
         if not all(bool(x.isfinite().all()) for x in (nested.gains, nested.before)):

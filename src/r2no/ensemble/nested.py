@@ -1,16 +1,13 @@
-"""Nested cells: an average of fits from coarse to fine, as held-out data weigh them (M7).
+"""Nested cells: a mean of fits from coarse to fine, as held-out data weigh them (M7).
 
-A chain is a partition by itself, or the root and then a partition (:mod:`r2no.ensemble.chains`);
-its penalties are those of lowest held-out error. The weights are the mean over the chains and the
-source (w = 0), each counting
+A chain is a partition by itself, or one after a coarser one (:mod:`r2no.ensemble.chains`); its
+penalties are those of lowest held-out error. The weights are a mean over chains and the source
+(w = 0), with the shares of lowest held-out error (:mod:`r2no.ensemble.stacking`).
 
-    a ∝ exp(-(E - E_min) / (τ E_min)),
-
-E being its held-out error. Chains much worse than the best count nothing, and near ties, which
-held-out blocks cannot tell apart, are averaged.
+What is reported is judged outside of that choice: the gain of every block is that of a mean whose
+shares were chosen without the blocks of its fold, made of fits that never saw them.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,18 +16,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from r2no.ensemble.chains import Chain, ChainSearch
+from r2no.ensemble.chains import Chain, ChainSearch, Level
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import Fold
+from r2no.ensemble.stacking import stacking_shares
 from r2no.ensemble.verdict import Verdict, judge
 from r2no.errors import EmptySplitError
 from r2no.spectral import FourierCells
 
-#: Penalties tried on every partition.
-NESTED_GRID = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+#: Penalties tried on every partition, in shares of a column's own energy.
+NESTED_GRID = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 
-#: τ: chains whose held-out errors differ by less than this share count about alike.
-TEMPERATURE = 0.01
+#: So many chains, those of lowest held-out error, are weighed against each other.
+_MOST_CHAINS = 40
 
 #: From so many recordings on, held-out blocks are whole recordings and show what carries over.
 _ENOUGH_RECORDINGS = 4
@@ -86,13 +84,26 @@ class NestedFit:
 
     @classmethod
     def from_decisions(
-        cls, decisions: dict[str, list[Any]], weights: Tensor, gains: Tensor, before: Tensor
+        cls,
+        decisions: dict[str, list[Any]],
+        weights: Tensor,
+        gains: Tensor,
+        before: Tensor,
+        *,
+        leads: int = 1,
     ) -> "NestedFit":
-        """Inverse of :meth:`decisions`; reads the single chain of earlier versions too."""
+        """Inverse of :meth:`decisions`; reads the chains of earlier versions too.
+
+        Those knew no levels of lead time: all but the root had the ``leads`` groups of the fit.
+        """
         stored = decisions.get("chains", [{**decisions, "share": 1.0}])
+
+        def level(radial: int, angular: int, groups: int | None = None) -> Level:
+            return radial, angular, (leads if radial else 1) if groups is None else groups
+
         chains = tuple(
             Chain(
-                tuple((radial, angular) for radial, angular in chain["levels"]),
+                tuple(level(*size) for size in chain["levels"]),
                 tuple(chain["penalties"]),
                 chain["share"],
             )
@@ -108,7 +119,7 @@ def solve_nested(
     *,
     judged: GramSums | None = None,
     grid: Sequence[float] = NESTED_GRID,
-    temperature: float = TEMPERATURE,
+    leads: int = 1,
     recordings: int | None = None,
 ) -> NestedFit:
     """Weigh the chains on the folds, then fit them on all groups.
@@ -119,7 +130,7 @@ def solve_nested(
         finest: The finest polar partition considered.
         judged: Sums of the same windows under the weighting that judges; default ``sums``.
         grid: Penalties tried.
-        temperature: τ.
+        leads: Groups of lead time in the sums, the finest considered.
         recordings: Number k of recordings in ``sums``, if the weights are meant for others too:
             below four the source gets a share of 1/(k + 1), whatever the blocks say.
     """
@@ -128,23 +139,32 @@ def solve_nested(
             "The nested fit needs blocks to hold out, but there are too few windows to part them. "
             "Give more windows, or a fixed partition and `ridge`."
         )
-    search = ChainSearch(sums, folds, finest, tuple(grid), judged)
+    search = ChainSearch(sums, folds, finest, tuple(grid), judged, leads=leads)
     source = search.source()
-    trials = [trial for trial in search.trials() if math.inf not in trial.penalties]
-    scores = torch.stack([trial.errors.sum() for trial in (source, *trials)])
-    scores = scores.clamp_min(0)  # what is taken off for variance may exceed an error near zero
-    least = scores.min().clamp_min(torch.finfo(scores.dtype).tiny)
-    shares = torch.softmax(-(scores - least) / (temperature * least), 0)
-    shares = torch.where(shares < _LEAST_SHARE, 0.0, shares)
-    shares = shares / shares.sum()
+    trials = sorted(search.trials(), key=lambda trial: float(trial.errors.sum()))[:_MOST_CHAINS]
+    square, right = search.quadratics(trials)
+    trust = 1.0
     if recordings is not None and recordings < _ENOUGH_RECORDINGS:
-        shares *= recordings / (recordings + 1)
-    pairs = zip(trials, shares[1:].tolist(), strict=True)
-    counted = [(trial, share) for trial, share in pairs if share]
-    errors = search.errors_of_mean(counted)
+        trust = recordings / (recordings + 1)
+    shares = trust * _shares(square.sum(0), right.sum(0))
+    outer = [
+        trust * _shares(square.sum(0) - square[fold], right.sum(0) - right[fold])
+        for fold in range(len(folds))
+    ]
+    errors = search.errors_of_mean(trials, outer)
     chains = sorted(
-        (Chain(trial.levels, trial.penalties, share) for trial, share in counted),
+        (
+            Chain(trial.levels, trial.penalties, share)
+            for trial, share in zip(trials, shares.tolist(), strict=True)
+            if share
+        ),
         key=lambda chain: -chain.share,
     )
     weights = search.refit(chains)
     return NestedFit(weights, tuple(chains), source.errors - errors, source.errors)
+
+
+def _shares(square: Tensor, right: Tensor) -> Float[Tensor, " trial"]:
+    """Shares of lowest held-out error, without those too small to matter."""
+    shares = stacking_shares(square, right)
+    return torch.where(shares < _LEAST_SHARE, 0.0, shares)

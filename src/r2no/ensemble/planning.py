@@ -137,7 +137,7 @@ def _fold_error(
 def _refit(ensemble: FittedEnsemble, sums: GramSums) -> Tensor:
     if ensemble.nested is not None:
         chain = replace(ensemble.nested.leading, share=1.0)
-        return refit_chains(sums, ensemble.cells, [chain])
+        return refit_chains(sums, ensemble.cells, [chain], leads=ensemble.plan.lead_groups)
     assert ensemble.ridge is not None
     return ridge_path(sums.moments[0], [ensemble.ridge])[0]
 

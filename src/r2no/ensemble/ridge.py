@@ -73,8 +73,13 @@ def _living(
     largest = squares.amax(-1)
     if energy is not None:
         largest = torch.maximum(largest, energy)
-    rounding = (2 * torch.finfo(torch.float32).eps) ** 2 * largest.mean(0, keepdim=True)
-    return squares.mean(-1) > rounding
+    return squares.mean(-1) > _rounding(largest)
+
+
+def _rounding(largest: Float[Tensor, "*cells"]) -> Float[Tensor, "*cells"]:
+    """Energy that rounding of fields in float32 brings into a cell, from the largest there is."""
+    relative = (2 * torch.finfo(torch.float32).eps) ** 2
+    return relative * largest.mean(0, keepdim=True).expand_as(largest)
 
 
 def ridge_scores(
@@ -93,30 +98,32 @@ def ridge_scores(
     return dict(zip(ridges, scores.tolist(), strict=True))
 
 
-def ridge_solutions(
+def scaled_ridge(
     gram: Float[Tensor, "*cells column column"],
     rhs: Float[Tensor, "side *cells column"],
     ridges: Sequence[Number],
 ) -> Float[Tensor, "side ridge *cells column"]:
-    """As :func:`ridge_path` to rounding, by a Cholesky factor per penalty; all must be positive.
+    """(G + λ diag(G))⁻¹ r for every positive penalty, by a Cholesky factor each.
 
-    For a few penalties many times faster than a decomposition into eigenvectors, and several
-    right-hand sides share the factor.
+    The penalty is in proportion to each column's own energy, so the solution does not depend on
+    the columns' units or sizes. A column that is nothing but rounding in a cell gets no weight
+    there. Several right-hand sides share the factor; λ = ∞ gives zero.
     """
     if any(not ridge > 0 for ridge in ridges) or not ridges:
         raise ConfigError(f"`ridges` must be positive numbers, but got {tuple(ridges)}.")
     size = gram.shape[-1]
     weights = rhs.new_zeros(len(rhs), len(ridges), *rhs.shape[1:])
-    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
-    live = _living(gram)
-    unit = gram[live] / trace[live][:, None, None]
-    sides = (rhs[:, live] / trace[live][:, None]).movedim(0, -1)
+    energy = gram.diagonal(dim1=-2, dim2=-1)
+    scale = torch.where(energy > _rounding(energy.amax(-1))[..., None], energy.rsqrt(), 0.0)
+    unit = gram * scale[..., :, None] * scale[..., None, :]
+    sides = (rhs * scale).movedim(0, -1)
     for number, ridge in enumerate(ridges):
         if ridge == float("inf"):
             continue  # zero weights
-        shifted = unit + torch.eye(size, dtype=unit.dtype) * (ridge / size)
+        shifted = unit + torch.eye(size, dtype=unit.dtype) * ridge
         factor = torch.linalg.cholesky(shifted)
-        weights[:, number, live] = torch.cholesky_solve(sides, factor).movedim(-1, 0)
+        solution = torch.cholesky_solve(sides, factor).movedim(-1, 0)
+        weights[:, number] = solution * scale
     return weights
 
 
