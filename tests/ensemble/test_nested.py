@@ -7,7 +7,7 @@ import torch
 from r2no import FourierCells, SpectralEnsemble
 from r2no.ensemble import FitBatch, NestedFit, quadratic_error, solve_nested
 from r2no.ensemble.chains import Chain, refit_chains
-from r2no.ensemble.ridge import ridge_path, ridge_solutions
+from r2no.ensemble.ridge import scaled_ridge
 from r2no.ensemble.verdict import judge
 from r2no.errors import ConfigError, EmptySplitError
 from tests.support.ensembles import problem
@@ -78,12 +78,12 @@ def test_units_change_neither_shares_nor_verdict(unit):
 
 def test_a_level_minimises_its_error_and_the_distance_from_its_parent():
     sums = nested(structured(0, 30, 0.3)).sums_
-    finest = (CELLS.radial, CELLS.angular)
-    root = refit_chains(sums, CELLS, [Chain(((0, 0),), (0.1,), 1.0)])
-    weights = refit_chains(sums, CELLS, [Chain(((0, 0), finest), (0.1, 0.5), 1.0)])
+    finest = (CELLS.radial, CELLS.angular, 1)
+    root = refit_chains(sums, CELLS, [Chain(((0, 0, 1),), (0.1,), 1.0)])
+    weights = refit_chains(sums, CELLS, [Chain(((0, 0, 1), finest), (0.1, 0.5), 1.0)])
     moments = sums.total().moments[0]
     gram, rhs = moments[..., :-1, :-1], moments[..., :-1, -1]
-    penalty = 0.5 * gram.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+    penalty = 0.5 * gram.diagonal(dim1=-2, dim2=-1)
     left = rhs - torch.einsum("kcij,kcj->kci", gram, weights) - penalty * (weights - root)
     assert left.abs().max() < 1e-12 * rhs.abs().max()
     assert (weights - root).abs().max() > 0.01  # the level did move
@@ -95,7 +95,7 @@ def test_plentiful_data_reach_the_fine_partitions_error():
     auto = nested(train)
     flat = auto.derive(ridge="auto")
     assert rmse(auto, test) <= 1.005 * rmse(flat, test)
-    finest = [chain.share for chain in auto.nested_.chains if chain.levels[-1] == (8, 4)]
+    finest = [chain.share for chain in auto.nested_.chains if chain.levels[-1] == (8, 4, 1)]
     assert sum(finest) > 0.99
     assert auto.nested_.verdict.decision == "deploy"
 
@@ -132,50 +132,69 @@ def test_infinite_penalties_leave_the_source_at_every_level():
     assert torch.equal(fit.gains, torch.zeros_like(fit.gains))
 
 
-def test_a_single_shared_cell_is_plain_ridge():
+def test_a_single_shared_cell_is_a_ridge_of_one_cell():
     data = problem(grid=GRID, windows=30)
     cells = FourierCells.single(GRID)
     model = nested(data, cells)
     (chain,) = model.nested_.chains
-    plain = model.derive(ridge=chain.penalties[0])
-    torch.testing.assert_close(model.nested_.weights, chain.share * plain.weights_)
-    assert chain.levels == ((1, 1),)
+    moments = model.sums_.total().moments[0]
+    plain = scaled_ridge(moments[..., :-1, :-1], moments[None, ..., :-1, -1], chain.penalties)
+    torch.testing.assert_close(model.nested_.weights, chain.share * plain[0, 0])
+    assert chain.levels == ((1, 1, 1),)
 
 
 def test_held_out_gains_are_those_of_fits_without_the_block():
-    """Refit the chains by hand without each fold's blocks and score them there."""
+    """Of a single chain, whose share is chosen on the other folds: refitted and scored by hand."""
     data = structured(0, 30, 0.3)
-    model = nested(data)
-    found = model.nested_
-    fits = [refit_chains(model.sums_.total(fit), CELLS, found.chains) for fit, _ in FOLDS]
+    model = nested(data, FourierCells.single(GRID))
+    found, cells = model.nested_, model.cells
+    chain = replace(found.leading, share=1.0)
+    fits = [refit_chains(model.sums_.total(fit), cells, [chain]) for fit, _ in FOLDS]
     mean = sum(fits) / len(fits)
+    parts = []
     for weights, (_, score) in zip(fits, FOLDS, strict=True):
+        moments = model.sums_.total(score).moments[0]
+        own = _product(moments, weights, weights) - _product(
+            moments, weights - mean, weights - mean
+        )
+        parts.append((own, torch.einsum("...i,...i->...", weights, moments[..., :-1, -1]).sum()))
+    for fold, (_, score) in enumerate(FOLDS):
+        others = [part for number, part in enumerate(parts) if number != fold]
+        share = float(sum(c for _, c in others) / sum(q for q, _ in others))
+        share = min(max(share, 0.0), 1.0)
+        away = share * fits[fold] - _mean_of_shares(parts, fits)
         for block in score:
             moments = model.sums_.total((block,)).moments[0]
-            excess = quadratic_error(moments, weights) - _distance(moments, weights - mean)
-            gain = (moments[..., -1, -1] - excess).sum()
+            error = quadratic_error(moments, share * fits[fold]).sum()
+            gain = moments[..., -1, -1].sum() - error + _product(moments, away, away)
             torch.testing.assert_close(found.gains[block], gain)
 
 
-def _distance(moments, move):
+def _mean_of_shares(parts, fits):
+    """The mean over the folds of their fits, each with the share that the others chose."""
+    total = 0
+    for fold, fit in enumerate(fits):
+        others = [part for number, part in enumerate(parts) if number != fold]
+        share = float(sum(c for _, c in others) / sum(q for q, _ in others))
+        total = total + min(max(share, 0.0), 1.0) * fit
+    return total / len(fits)
+
+
+def _product(moments, first, second):
     gram = moments[..., :-1, :-1]
-    return torch.einsum("...i,...ij,...j->...", move, gram, move)
+    return torch.einsum("...i,...ij,...j->...", first, gram, second).sum()
 
 
-def test_shares_follow_the_held_out_errors():
-    """Cold: the best chain alone. Warm: near ties count about alike, the source takes its part."""
+def test_weights_are_the_mean_of_the_chains_fitted_on_everything():
     model = nested(structured(2, 12, 2.0))
-    cold, warm = (solve_nested(model.sums_, FOLDS, CELLS, temperature=tau) for tau in (1e-6, 1e6))
-    assert len(cold.chains) == 1
-    shares = [chain.share for chain in warm.chains]
-    assert shares == pytest.approx([1 / (len(shares) + 1)] * len(shares), rel=1e-3)
-    expected = refit_chains(model.sums_, CELLS, warm.chains)
-    torch.testing.assert_close(warm.weights, expected)
+    found = model.nested_
     by_hand = sum(
         chain.share * refit_chains(model.sums_, CELLS, [Chain(chain.levels, chain.penalties, 1.0)])
-        for chain in warm.chains
+        for chain in found.chains
     )
-    torch.testing.assert_close(warm.weights, by_hand)
+    torch.testing.assert_close(found.weights, by_hand)
+    assert 0 < sum(chain.share for chain in found.chains) <= 1 + 1e-9
+    assert [c.share for c in found.chains] == sorted((c.share for c in found.chains), reverse=True)
 
 
 def test_few_recordings_of_more_leave_the_source_a_share():
@@ -186,7 +205,8 @@ def test_few_recordings_of_more_leave_the_source_a_share():
         torch.testing.assert_close(found.weights, trust * whole.weights)
     merged = nested(data, recordings=1).merge(nested(structured(5, 30, 0.3), recordings=2))
     assert merged.fitted_.plan.recordings == 3
-    assert sum(chain.share for chain in merged.nested_.chains) == pytest.approx(3 / 4)
+    free = nested(data).merge(nested(structured(5, 30, 0.3)))
+    torch.testing.assert_close(merged.nested_.weights, 3 / 4 * free.nested_.weights)
     with pytest.raises(ConfigError, match="recordings"):
         nested(data, recordings=0)
 
@@ -194,7 +214,7 @@ def test_few_recordings_of_more_leave_the_source_a_share():
 def test_decisions_of_earlier_versions_are_read():
     old = {"levels": [[0, 0], [8, 4]], "penalties": [0.1, 1.0]}
     fit = NestedFit.from_decisions(old, torch.zeros(1, 1, 1), torch.zeros(1), torch.zeros(1))
-    assert fit.chains == (Chain(((0, 0), (8, 4)), (0.1, 1.0), 1.0),)
+    assert fit.chains == (Chain(((0, 0, 1), (8, 4, 1)), (0.1, 1.0), 1.0),)
 
 
 def test_nested_fit_survives_saving_and_deriving(tmp_path):
@@ -262,13 +282,28 @@ def test_verdict_needs_agreement_of_the_blocks():
     assert "keep the source" in str(mixed)
 
 
-def test_cholesky_solutions_are_those_of_the_path():
-    data = structured(0, 30, 0.3)
-    moments = nested(data).sums_.total().moments[0]
-    ridges = [1e-4, 1e-2, 1.0]
+def test_scaled_ridge_solves_its_equations_and_ignores_the_size_of_columns():
+    moments = nested(structured(0, 30, 0.3)).sums_.total().moments[0]
+    ridges = [1e-4, 1e-2, 1.0, math.inf]
     gram, rhs = moments[..., :-1, :-1], moments[..., :-1, -1]
-    found = ridge_solutions(gram, torch.stack([rhs, -2 * rhs]), ridges)
-    torch.testing.assert_close(found[0], ridge_path(moments, ridges))
+    found = scaled_ridge(gram, torch.stack([rhs, -2 * rhs]), ridges)
+    diagonal = torch.diag_embed(gram.diagonal(dim1=-2, dim2=-1))
+    for ridge, weights in zip(ridges[:-1], found[0], strict=False):
+        left = torch.einsum("...ij,...j->...i", gram + ridge * diagonal, weights)
+        torch.testing.assert_close(left, rhs)
     torch.testing.assert_close(found[1], -2 * found[0])
+    assert found[:, -1].abs().max() == 0
+    size = torch.tensor([1e-2, 1.0, 1e2]).double()
+    other = scaled_ridge(gram * size[:, None] * size, (rhs * size)[None], ridges)
+    torch.testing.assert_close(other[0] * size, found[0])
     with pytest.raises(ConfigError, match="positive"):
-        ridge_solutions(gram, rhs[None], [0.0])
+        scaled_ridge(gram, rhs[None], [0.0])
+
+
+def test_a_column_of_rounding_gets_no_weight():
+    moments = nested(structured(0, 30, 0.3)).sums_.total().moments[0].clone()
+    moments[..., 0, :] *= 1e-8
+    moments[..., :, 0] *= 1e-8
+    found = scaled_ridge(moments[..., :-1, :-1], moments[None, ..., :-1, -1], [1e-6])[0, 0]
+    assert found[..., 0].abs().max() == 0
+    assert found[..., 1].abs().max() > 0
