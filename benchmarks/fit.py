@@ -15,7 +15,7 @@ import torch
 
 from benchmarks import parser, print_conditions
 from r2no import RepairUNet
-from r2no.adaptation import AdaptSettings, EnsembleSettings, Trajectories
+from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairLoops
 from r2no.adaptation.fitting import fit_ensemble
 from r2no.data import ArrayWindows
 from r2no.progress import Reporter
@@ -63,7 +63,7 @@ def main():
     torch.manual_seed(0)
     planes = frames * CHANNELS
     modules = tuple(RepairUNet(planes, planes, width=size.width).eval() for _ in range(MEMBERS))
-    loops = Trajectories(modules, *fit_normalisers(windows), size.steps, 0.2)
+    loops = RepairLoops(modules, *fit_normalisers(windows), size.steps, 0.2)
     times = {"published": [], "auto": []}
     with tempfile.TemporaryDirectory() as folder:
         source = Persistence(frames, CHANNELS)

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import parser, print_conditions
 from r2no import FourierCells, RepairUNet
-from r2no.adaptation import AdaptedModel, AdaptSettings, Trajectories
+from r2no.adaptation import AdaptedModel, AdaptSettings, RepairLoops
 from r2no.data import ArrayWindows
 from r2no.data.normalise import Normaliser
 from r2no.ensemble import DepthErrors, FitPlan, FittedEnsemble, GramSums
@@ -65,7 +65,7 @@ def model(size: Size) -> AdaptedModel:
     torch.manual_seed(0)
     planes = size.frames * CHANNELS
     modules = [RepairUNet(planes, planes, width=size.width) for _ in range(MEMBERS)]
-    loops = Trajectories(tuple(m.eval() for m in modules), flat, flat, size.steps, 0.2)
+    loops = RepairLoops(tuple(m.eval() for m in modules), flat, flat, size.steps, 0.2)
     bands = FourierCells.bands(size.grid)
     errors = DepthErrors.empty(bands, members=MEMBERS, steps=size.steps, measured=MEASURED)
     source, fields = Persistence(size.frames, CHANNELS), windows(size, 1).fields

@@ -54,7 +54,7 @@ def main():
         windows = wake.real_fit.subset(range(number))
         cache = cached_source(source, windows, work / "source", batch_size=8, reporter=reporter)
         nested, _, _ = fit_ensemble(
-            model.trajectories, windows, cache, model.settings, reporter, recordings=number
+            model.loops, windows, cache, model.settings, reporter, recordings=number
         )
         flat = nested.derive(ridge="auto")
         chosen = {"nested": nested}

@@ -1,4 +1,5 @@
 import copy
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_fields_agree_but_for_rounding(model, splits):
 
 def test_streamed_prediction_equals_the_public_pieces(model, splits):
     window = collate([splits["test"][0], splits["test"][1]])
-    loops = model.trajectories
+    loops = model.loops
     source = model.source(window.history).detach()
     iterates = torch.stack(
         [
@@ -100,7 +101,13 @@ def test_streamed_prediction_equals_the_public_pieces(model, splits):
             for module in loops.modules
         ]
     ).detach()
-    expected = model.ensemble.predict(source, iterates)
+    composition = model.ensemble.compose(source)
+    for group in model.groups:
+        for label, forecast in group.forecasts(window.history, source):
+            composition.put(label, forecast)
+    for member, depth in itertools.product(range(len(iterates)), (1, 2, 3)):
+        composition.add(member, depth, iterates[member, depth - 1])
+    expected = composition.result()
     torch.testing.assert_close(model.predict(window.history), expected, atol=1e-4, rtol=1e-4)
 
 
@@ -112,7 +119,7 @@ def test_evaluate_agrees_with_the_readout_of_the_same_name(model, splits):
 def test_readouts_are_what_their_names_say(model, splits):
     window = collate([splits["test"][0]])
     source = model.source(window.history).detach()
-    iterates = {(m, d): h for m, d, h in model.trajectories(window.history, source)}
+    iterates = {(m, d): h for m, d, h in model.loops(window.history, source)}
     found = {}
     for name, ensemble in readouts(model).items():
         composition = ensemble.compose(source)
@@ -157,7 +164,7 @@ def run_for(updates, splits, folder):
 
 
 def equal_bits(found, expected):
-    states = [[m.state_dict() for m in one.trajectories.modules] for one in (found, expected)]
+    states = [[m.state_dict() for m in one.loops.modules] for one in (found, expected)]
     for mine, theirs in zip(*states, strict=True):
         assert all(torch.equal(mine[name], value) for name, value in theirs.items())
     assert torch.equal(found.ensemble.weights, expected.ensemble.weights)
@@ -302,27 +309,37 @@ def test_gaps_have_no_influence_on_fit_or_score():
     assert np.isfinite(found[0][1])
 
 
-def test_budget_falls_with_evaluations_and_ends_at_the_leading_fit(model):
+def test_budget_ends_at_the_whole_fit_less_its_folds_variance(model):
     points = model.cost_curve()
-    assert {(p.members, p.depth) for p in points} == {(m, d) for m in (1, 2) for d in (1, 2, 3)}
+    depths = model.ensemble.columns.depths
+    assert depths == (1, 3)
+    assert {(p.members, p.depth) for p in points} == {
+        (0, 0),
+        *itertools.product((1, 2), depths),
+    }
     assert all(p.evaluations == p.members * p.depth for p in points)
     ensemble = model.ensemble
-    leading = replace(ensemble.nested.leading, share=1.0)
+    options = {"leads": ensemble.plan.lead_groups, "rivals": ensemble.columns.rivals}
+    fits = [
+        refit_chains(ensemble.sums.total(fit), ensemble.cells, ensemble.nested.chains, **options)
+        for fit, _ in ensemble.folds
+    ]
+    mean = sum(fits) / len(fits)
     after = before = 0.0
-    for fit, score in ensemble.folds:
-        weights = refit_chains(ensemble.sums.total(fit), ensemble.cells, [leading])
+    for weights, (_, score) in zip(fits, ensemble.folds, strict=True):
         moments = ensemble.sums.total(score).moments[0]
+        away = torch.nn.functional.pad(weights - mean, (0, 1))
         after += float(quadratic_error(moments, weights).sum())
+        after -= float(torch.einsum("...i,...ij,...j->...", away, moments, away).sum())
         before += float(moments[..., -1, -1].sum())
     assert points[-1].error == pytest.approx((after / before) ** 0.5)
 
 
 def test_truncated_model_equals_one_fitted_to_fewer_columns(model, splits):
     cheap = model.truncate(evaluations=2)
-    assert len(cheap.trajectories.modules) * cheap.trajectories.steps <= 2
-    expected = model.ensemble.derive(
-        members=len(cheap.trajectories.modules), depth=cheap.trajectories.steps
-    )
+    assert len(cheap.loops.modules) * cheap.loops.steps <= 2
+    members = len(cheap.loops.modules)
+    expected = model.ensemble.derive(members=members, depth=cheap.loops.steps if members else None)
     assert torch.equal(cheap.ensemble.weights, expected.weights)
     history = collate([splits["test"][0]]).history
     assert cheap.predict(history).shape == model.predict(history).shape
@@ -331,7 +348,7 @@ def test_truncated_model_equals_one_fitted_to_fewer_columns(model, splits):
 
 def test_budget_argument_gives_the_truncated_model(splits, model):
     cheap = r2no.adapt(Source(), splits["train"], splits["fit"], settings=SETTINGS, budget=2)
-    assert cheap.trajectories.steps * len(cheap.trajectories.modules) <= 2
+    assert cheap.loops.steps * len(cheap.loops.modules) <= 2
     history = collate([splits["test"][0]]).history
     torch.testing.assert_close(
         cheap.predict(history), model.truncate(2).predict(history), rtol=0, atol=0
@@ -424,6 +441,6 @@ def test_merge_refuses_other_sources_and_modules(model, splits):
         with pytest.raises(FingerprintError, match="source"):
             model.merge(replace(model, source=other))
     fewer = model.truncate(evaluations=3)
-    if len(fewer.trajectories.modules) == 1:
+    if len(fewer.loops.modules) == 1:
         with pytest.raises(FingerprintError, match="modules"):
             model.merge(fewer)

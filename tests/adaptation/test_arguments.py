@@ -23,7 +23,7 @@ def split(seeds):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: AdaptSettings(members=0), "AdaptSettings: `members`"),
+        (lambda: AdaptSettings(members=-1), "AdaptSettings: `members`"),
         (lambda: AdaptSettings(membrs=2), "`membrs` is not known. Did you mean 'members'"),
         (lambda: AdaptSettings(repair={"widht": 4}), r"`repair\.widht` is not known. Did.*'width'"),
         (lambda: RepairSettings(train={"epocs": 1}), r"`train\.epocs` is not known.*'epochs'"),
@@ -45,7 +45,7 @@ def test_wrong_settings_are_named(build, message):
         ({"cells": "publishd"}, "`cells` cannot be 'publishd'. Did you mean 'published'"),
         ({"target": "bad"}, "`target` cannot be 'bad'"),
         ({"target": "rmsee"}, "Did you mean 'rmse'"),
-        ({"members": 0}, "`members`"),
+        ({"members": -1}, "`members`"),
         ({"budget": -1}, "`budget`"),
     ],
 )

@@ -30,7 +30,7 @@ def test_adaptation_goes_on_where_answers_round_otherwise(tmp_path: Path) -> Non
     train, fit = splits()
     here = r2no.adapt(Source(), train, fit, settings=SETTINGS, folder=tmp_path / "work")
     there = r2no.adapt(Rounded(), train, fit, settings=SETTINGS, folder=tmp_path / "work")
-    for mine, theirs in zip(here.trajectories.modules, there.trajectories.modules, strict=True):
+    for mine, theirs in zip(here.loops.modules, there.loops.modules, strict=True):
         assert storage.fingerprint(mine.state_dict()) == storage.fingerprint(theirs.state_dict())
     artifact = here.save(tmp_path / "a.r2no")
     r2no.load(artifact, Rounded())

@@ -147,9 +147,9 @@ def test_a_forecast_that_is_not_finite_is_never_returned(model, history):
     broken = replace(model, source=lambda h: torch.full((len(h), 4, 8, 12, 2), torch.nan))
     with pytest.raises(NonFiniteError, match="`source` returned"):
         broken.predict(history)
-    loops = replace(model.trajectories, step_size=1e30)
+    loops = replace(model.loops, step_size=1e30)
     with pytest.raises(NonFiniteError, match="window 0"):
-        replace(model, trajectories=loops).predict(history)
+        replace(model, loops=loops).predict(history)
 
 
 @pytest.mark.parametrize("dates", [False, True])

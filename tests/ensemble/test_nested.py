@@ -129,7 +129,8 @@ def test_infinite_penalties_leave_the_source_at_every_level():
     assert fit.chains == ()
     assert fit.leading == Chain((), (), 0.0)
     assert torch.equal(fit.weights, torch.zeros_like(fit.weights))
-    assert torch.equal(fit.gains, torch.zeros_like(fit.gains))
+    torch.testing.assert_close(fit.gains, torch.zeros_like(fit.gains), rtol=0, atol=1e-9)
+    assert fit.verdict.decision == "keep the source"
 
 
 def test_a_single_shared_cell_is_a_ridge_of_one_cell():
@@ -147,7 +148,8 @@ def test_held_out_gains_are_those_of_fits_without_the_block():
     """Of a single chain, whose share is chosen on the other folds: refitted and scored by hand."""
     data = structured(0, 30, 0.3)
     model = nested(data, FourierCells.single(GRID))
-    found, cells = model.nested_, model.cells
+    cells = model.cells
+    found = solve_nested(model.sums_, FOLDS, cells, grid=(1e-3,))
     chain = replace(found.leading, share=1.0)
     fits = [refit_chains(model.sums_.total(fit), cells, [chain]) for fit, _ in FOLDS]
     mean = sum(fits) / len(fits)
@@ -213,7 +215,9 @@ def test_few_recordings_of_more_leave_the_source_a_share():
 
 def test_decisions_of_earlier_versions_are_read():
     old = {"levels": [[0, 0], [8, 4]], "penalties": [0.1, 1.0]}
-    fit = NestedFit.from_decisions(old, torch.zeros(1, 1, 1), torch.zeros(1), torch.zeros(1))
+    tensors = {"nested": torch.zeros(1, 1, 1), "gains": torch.zeros(1), "before": torch.zeros(1)}
+    fit = NestedFit.from_decisions(old, tensors)
+    assert (fit.rivals, fit.within) == ({}, False)
     assert fit.chains == (Chain(((0, 0, 1), (8, 4, 1)), (0.1, 1.0), 1.0),)
 
 
@@ -279,7 +283,24 @@ def test_verdict_needs_agreement_of_the_blocks():
     too_small = judge(torch.full((6,), 0.005).double(), before)
     assert too_small.decision == "keep the source"
     assert judge(torch.tensor([0.5]).double(), torch.ones(1).double()).decision == "keep the source"
-    assert "keep the source" in str(mixed)
+    assert str(mixed).startswith("keep the source: RMSE 1.7 % below the source's")
+    worse = judge(-torch.tensor([0.2, 0.21, 0.19, 0.2, 0.22, 0.18]).double(), before)
+    assert "9.5 % above the source's" in str(worse)
+
+
+def test_verdict_is_over_the_best_that_needs_no_adaptation():
+    before, rival = torch.full((6,), 2.0).double(), torch.full((6,), 1.0).double()
+    gains = torch.tensor([0.9, 0.91, 0.89, 0.9, 0.92, 0.88]).double()  # errors about 1.1
+    found = judge(gains, before, rival=rival, name="recall:1", within=True)
+    assert found.decision == "keep persistence"
+    assert not found.deploy
+    assert (found.best, found.gain_over_best) == ("recall:1", pytest.approx(1 - math.sqrt(1.1)))
+    assert found.gain == pytest.approx(1 - math.sqrt(1.1 / 2))
+    assert "above persistence" in str(found)
+    assert "within this recording" in str(found)
+    better = judge(gains + 0.5, before, rival=rival, name="recall:1")
+    assert better.deploy
+    assert better.interval_over_best[0] > 0
 
 
 def test_scaled_ridge_solves_its_equations_and_ignores_the_size_of_columns():

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
-from r2no.adaptation import Trajectories, load, readouts, score_readouts
+from r2no.adaptation import RepairLoops, load, readouts, score_readouts
 from r2no.cli.main import app
 from r2no.data import ArrayWindows
 from r2no.data.normalise import Normaliser
@@ -394,7 +394,7 @@ def test_contraction_is_of_all_channels_at_the_target_as_trained(rng):
         module = RepairUNet(2 * 3, 2 * 3, 4, 1).eval()
         module.last.weight.data.mul_(100)  # a step large enough to tell targets apart
     scale = Normaliser(torch.tensor([1.0, 0.0, -1.0]), torch.tensor([2.0, 1.0, 0.5]))
-    loops = Trajectories((module,), Normaliser.identity(3), scale, 4, 0.2)
+    loops = RepairLoops((module,), Normaliser.identity(3), scale, 4, 0.2)
     numbers, window = next(iter(batches(windows, 1)))
     source = torch.randn(1, 2, 8, 8, 3, generator=rng)
     found = Contraction(loops, windows, 1)

@@ -31,7 +31,7 @@ def test_members_trained_side_by_side_equal_members_trained_in_turn(windows, tmp
         ]
     finally:
         torch.set_num_threads(threads)
-    for one, other in zip(*(model.trajectories.modules for model in models), strict=True):
+    for one, other in zip(*(model.loops.modules for model in models), strict=True):
         for name, value in one.state_dict().items():
             assert torch.equal(value, other.state_dict()[name]), name
     assert torch.equal(models[0].ensemble.weights, models[1].ensemble.weights)

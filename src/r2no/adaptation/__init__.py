@@ -4,20 +4,22 @@ from r2no.adaptation.adapt import adapt, update
 from r2no.adaptation.artifact import load
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.adaptation.export import export
+from r2no.adaptation.groups import ColumnGroup
+from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.model import AdaptedModel
 from r2no.adaptation.predict import write_predictions
 from r2no.adaptation.readouts import Observer, readouts, score_readouts
 from r2no.adaptation.stored import StoredModel, read_stored, store_beside
-from r2no.adaptation.trajectories import Trajectories
 
 __all__ = [
     "AdaptSettings",
     "AdaptedModel",
+    "ColumnGroup",
     "EnsembleSettings",
     "Observer",
+    "RepairLoops",
     "RepairSettings",
     "StoredModel",
-    "Trajectories",
     "adapt",
     "export",
     "load",

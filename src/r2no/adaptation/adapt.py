@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 
 from r2no import checks
 from r2no._types import Operator, PathLike
+from r2no.adaptation.columns import free_groups, resolved
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.fitting import check_adaptable, fit_ensemble
+from r2no.adaptation.groups import ColumnGroup, further_operators
+from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.model import AdaptedModel, versions
-from r2no.adaptation.trajectories import Trajectories
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Windows, batches
 from r2no.errors import ConfigError, EmptySplitError, FingerprintError, GridMismatchError
@@ -41,6 +44,7 @@ def adapt(
     fit: Windows,
     members: int | None = None,
     *,
+    also: Mapping[str, Operator | ColumnGroup] | None = None,
     cells: FourierCells | str | None = None,
     target: str | None = None,
     budget: int | None = None,
@@ -53,13 +57,17 @@ def adapt(
     """Adapt a pretrained operator to real measurements.
 
     Trains ``members`` repair modules on ``train`` from the frozen source's predictions, then fits,
-    cell by cell in the Fourier domain, how much of each repair to use, on ``fit``.
+    cell by cell in the Fourier domain and by lead time, how much to use of each repair, of the last
+    frames of the history, of the mean field and of further operators, on ``fit``. Without members
+    nothing is trained, which takes seconds.
 
     Args:
         source: Any callable or module, physical history in, physical prediction out; frozen.
         train: Real windows the repair modules learn from.
         fit: Other real windows, by trajectory, on which checkpoints and weights are chosen.
-        members: Number of repair modules.
+        members: Number of repair modules; 0 trains none.
+        also: Further operators for the same windows by name, such as the pretrained one, or
+            column groups of your own (:class:`r2no.adaptation.ColumnGroup`).
         cells: A partition for the published fit; "auto" (default) shrinks the cells towards
             coarser ones as far as held-out blocks of ``fit`` demand.
         target: Score for which the windows' weighting is chosen on those blocks, "rmse" or
@@ -91,12 +99,21 @@ def adapt(
     if normalisers is not None:
         normalisers = _pair(normalisers)
     settings = _with_arguments(settings or AdaptSettings(), fields, members, cells, target, budget)
+    settings, further = resolved(settings, fields), further_operators(also)
     check_adaptable(fit, settings)
     _check_apart(train, fit, shared_data)
     reporter = reporter or Reporter.default()
     with contextlib.ExitStack() as stack:
         work = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-")))
         frozen = _Frozen(source, next(iter(batches(train, 1)))[1].history, fields.target_shape)
+        groups = free_groups(
+            settings.ensemble,
+            train,
+            further,
+            (frozen.probe, frozen.answer),
+            batch_size=settings.batch_size,
+            reporter=reporter,
+        )
         caches = [
             cached_source(
                 source,
@@ -107,19 +124,21 @@ def adapt(
                 reporter=reporter,
             )
             for name, windows in (("train", train), ("fit", fit))
+            if settings.members or name == "fit"  # without modules only the fit split is needed
         ]
         normalisers = normalisers or fit_normalisers(train)
-        splits = ((train, caches[0]), (fit, caches[1]))
+        splits = ((train, caches[0]), (fit, caches[-1]))
         modules = [initial_module(fields, settings, number) for number in range(settings.members)]
         trainings = [
             partial(_train_member, number, module, splits, normalisers, settings, work)
             for number, module in enumerate(modules)
         ]
-        side_by_side(trainings, jobs=settings.jobs, reporter=reporter)
+        if trainings:
+            side_by_side(trainings, jobs=settings.jobs, reporter=reporter)
         repair = settings.repair
-        loops = Trajectories(tuple(modules), *normalisers, repair.steps, repair.step_size)
+        loops = RepairLoops(tuple(modules), *normalisers, repair.steps, repair.step_size)
         ensemble, errors, exponents = fit_ensemble(
-            loops, fit, caches[1], settings, reporter, recordings=_recordings(train, fit)
+            loops, groups, fit, caches[-1], settings, reporter, recordings=_recordings(train, fit)
         )
         frozen.check()
     provenance: dict[str, Any] = {
@@ -132,7 +151,9 @@ def adapt(
     if exponents:
         provenance["exponents"] = exponents
     probe = frozen.probe
-    model = AdaptedModel(source, loops, ensemble, errors, fields, settings, provenance, probe)
+    model = AdaptedModel(
+        source, loops, ensemble, errors, fields, settings, provenance, probe, groups
+    )
     return model if settings.budget is None else model.truncate(settings.budget)
 
 
@@ -163,7 +184,9 @@ def _with_arguments(
         ensemble["cells"] = cells
     given = {"members": members, "budget": budget}
     update: dict[str, Any] = {
-        name: checks.whole(name, value) for name, value in given.items() if value is not None
+        name: checks.whole(name, value, least=int(name != "members"))
+        for name, value in given.items()
+        if value is not None
     }
     return changed(settings, ensemble=changed(settings.ensemble, **ensemble), **update)
 
@@ -226,13 +249,14 @@ def update(
             settings = settings.model_copy(update={"ensemble": same})
         known = model.ensemble.plan.recordings is not None
         ensemble, errors, _ = fit_ensemble(
-            model.trajectories,
+            model.loops,
+            model.groups,
             windows,
             cache,
             settings,
             reporter,
             recordings=_trajectories(windows) if known else None,
-            like=model.ensemble.plan,
+            like=model.ensemble,
             exponents=(model.ensemble.plan.weight_exponent,),
         )
     provenance = {**model.provenance, "fit": windows.fingerprint}
@@ -248,8 +272,8 @@ class _Frozen:
             source.eval()
             source.requires_grad_(False)
         self.identity = operator_identity(source)
-        self._answer = self._asked()
-        if not same_answer(self._asked(), self._answer):
+        self.answer = self._asked()
+        if not same_answer(self._asked(), self.answer):
             raise FingerprintError(
                 "`source` answers the same history differently each time, so its predictions "
                 "cannot be cached or corrected. Switch off dropout and other randomness in it."
@@ -260,7 +284,7 @@ class _Frozen:
 
     def check(self) -> None:
         changed = operator_identity(self._source) != self.identity
-        if changed or not same_answer(self._asked(), self._answer):
+        if changed or not same_answer(self._asked(), self.answer):
             raise FingerprintError("`source` changed while it was meant to be frozen.")
 
 

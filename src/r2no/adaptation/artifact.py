@@ -5,6 +5,7 @@ is given is recognised on another machine as well, where the last bits of an ans
 format 3 the manifest is covered by a hash of itself; formats 1 and 2 are still read.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,9 @@ from torch import Tensor
 from r2no import checks, storage
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
+from r2no.adaptation.group_files import check_included, group_tensors, load_groups, save_groups
+from r2no.adaptation.groups import ColumnGroup
+from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.model import AdaptedModel, IncludeSource
 from r2no.adaptation.stored import (
     StoredModel,
@@ -25,7 +29,6 @@ from r2no.adaptation.stored import (
     understood,
     write_manifest,
 )
-from r2no.adaptation.trajectories import Trajectories
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
 from r2no.errors import ConfigError, FingerprintError, R2NOError
@@ -53,12 +56,14 @@ def save(model: AdaptedModel, folder: Path, include_source: IncludeSource = "aut
 
     Files beside it that are not its own are kept.
     """
+    if include_source is True:  # before anything is written
+        check_describable(model.source)
+        check_included(model.groups)
+    others = bool(include_source)
     if include_source == "auto":
         include_source = describe_source(model.source) is not None
-    elif include_source:
-        check_describable(model.source)  # before anything is written
     files = {"ensemble.safetensors": model.ensemble.state()}
-    for number, module in enumerate(model.trajectories.modules):
+    for number, module in enumerate(model.loops.modules):
         shape = {"history": module.history_channels, "field": module.field_channels}
         files[f"repair-{number}.safetensors"] = (dict(module.state_dict()), shape)
     files["context.safetensors"] = _context(model)
@@ -66,11 +71,14 @@ def save(model: AdaptedModel, folder: Path, include_source: IncludeSource = "aut
         for name, (tensors, metadata) in files.items():
             storage.save_tensors(sibling / name, tensors, metadata)
         source, names = _write_source(model.source, sibling, include_source)
+        groups, more = save_groups(model.groups, sibling, include=others)
+        names += more
         manifest = {
             "settings": model.settings.model_dump(mode="json"),
             "fields": asdict(model.fields),
             "verdict": None if model.verdict is None else asdict(model.verdict),
             "source": source,
+            "groups": groups,
             "provenance": model.provenance,
             "files": {name: storage.file_sha256(sibling / name) for name in [*files, *names]},
         }
@@ -79,13 +87,18 @@ def save(model: AdaptedModel, folder: Path, include_source: IncludeSource = "aut
 
 
 def load(
-    path: PathLike, source: Operator | None = None, *, trust_source: bool = False
+    path: PathLike,
+    source: Operator | None = None,
+    *,
+    also: Mapping[str, Operator | ColumnGroup] | None = None,
+    trust_source: bool = False,
 ) -> AdaptedModel:
     """Read an artifact written by :meth:`AdaptedModel.save`, with its source.
 
     Args:
         path: The folder.
         source: The operator it was fitted to, if the artifact does not bring it.
+        also: Further operators and column groups it was fitted with, by name, likewise.
         trust_source: Consent to import the factory, or open the exported program, that the
             artifact names as its source; both can run code that is not r2no's.
 
@@ -95,15 +108,20 @@ def load(
         ConfigError: if the artifact does not bring its source, or needs consent to make it.
     """
     folder = checks.path("path", path)
-    return read_steadily(folder, partial(_load, folder, source, trust_source))
+    return read_steadily(folder, partial(_load, folder, source, also, trust_source))
 
 
-def _load(folder: Path, source: Operator | None, trust_source: bool) -> AdaptedModel:
+def _load(
+    folder: Path,
+    source: Operator | None,
+    also: Mapping[str, Operator | ColumnGroup] | None,
+    trust_source: bool,
+) -> AdaptedModel:
     stored = read_stored(folder)
     manifest, fields = stored.manifest, stored.fields
     with understood(folder):
         context, _ = storage.load_tensors(folder / "context.safetensors")
-        loops = _trajectories(folder, stored, context)
+        loops = _loops(folder, stored, context)
         _check_probe(fields, context)
     if source is None:
         source = _own_source(folder, manifest, fields, trust_source)
@@ -120,6 +138,9 @@ def _load(folder: Path, source: Operator | None, trust_source: bool) -> AdaptedM
     with understood(folder), torch.no_grad():
         for _ in replace(loops, steps=1)(context["probe"], source(context["probe"])):
             pass  # each module takes what normalisers and source give
+    with understood(folder, known=(R2NOError,)):
+        described = manifest.get("groups", [])
+        groups = load_groups(folder, described, context, fields, also=also, trust=trust_source)
     return AdaptedModel(
         source,
         loops,
@@ -129,6 +150,7 @@ def _load(folder: Path, source: Operator | None, trust_source: bool) -> AdaptedM
         stored.settings,
         stored.provenance,
         context["probe"],
+        groups,
     )
 
 
@@ -193,7 +215,7 @@ def _check_probe(fields: Fields, context: dict[str, Tensor]) -> None:
 
 
 def _context(model: AdaptedModel) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    of_history, of_field = model.trajectories.of_history, model.trajectories.of_field
+    of_history, of_field = model.loops.of_history, model.loops.of_field
     band_tensors, bands = model.fit_errors.cells.state()
     with torch.no_grad():
         answer = model.source(model.probe)
@@ -206,14 +228,15 @@ def _context(model: AdaptedModel) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "bands": band_tensors["index"],
         "probe": model.probe,
         "answer": answer,
+        **group_tensors(model.groups, model.probe, answer),
     }
     counts = {"windows": model.fit_errors.windows, "frames": model.fit_errors.frames}
     return tensors, {"bands": bands, **counts}
 
 
-def _trajectories(folder: Path, stored: StoredModel, context: dict[str, Tensor]) -> Trajectories:
+def _loops(folder: Path, stored: StoredModel, context: dict[str, Tensor]) -> RepairLoops:
     settings, fields = stored.settings, stored.fields
-    return Trajectories(
+    return RepairLoops(
         tuple(_module(folder, number, settings) for number in range(settings.members)),
         _normaliser(context, "history", len(fields.history_channels)),
         _normaliser(context, "field", len(fields.channels)),

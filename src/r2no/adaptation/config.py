@@ -1,6 +1,6 @@
 """Frozen settings of an adaptation."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,10 @@ from r2no.ensemble import RIDGE_GRID
 from r2no.repair import RepairObjective
 from r2no.training import TrainSettings
 from r2no.training.settings import Settings
+
+Auto = Literal["auto"]
+LeastOne = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
 
 
 class RepairSettings(Settings, frozen=True):
@@ -39,10 +43,11 @@ class RepairSettings(Settings, frozen=True):
 
 
 class EnsembleSettings(Settings, frozen=True):
-    """The partition and the ridge.
+    """The columns, the partition and the ridge.
 
     ``cells="auto"`` shrinks every cell towards coarser ones as far as held-out blocks of the fit
     split allow (``ridge`` then only serves the baselines); "published" fits the finest partition.
+    What is left "auto" follows: with the published cells the paper's columns and nothing else.
     """
 
     cells: Literal["auto", "published"] = "auto"
@@ -52,7 +57,21 @@ class EnsembleSettings(Settings, frozen=True):
     ridge: float | Literal["auto"] = "auto"
     ridge_grid: tuple[float, ...] = RIDGE_GRID
     shared_channels: bool = Field(default=False, description="One set of weights for all channels.")
-    lead_groups: int = Field(default=1, ge=1, description="Groups of lead time weighted apart.")
+    lead_groups: LeastOne | Auto = Field(
+        default="auto", description="Groups of lead time that may be weighted apart."
+    )
+    depths: tuple[LeastOne, ...] | Auto = Field(
+        default="auto", description="Depths of the repair loops that are columns."
+    )
+    recall: NotNegative | Auto = Field(
+        default="auto", description="Last frames of the history that are columns."
+    )
+    mean_field: bool | Auto = Field(
+        default="auto", description="Whether the mean of the train split is a column."
+    )
+    partners: bool | Auto = Field(
+        default="auto", description="Whether recalled frames have their quadrature partners."
+    )
     weight_exponent: float = Field(default=1.0, ge=0)
     target: Target | None = Field(
         default=None, description="Choose `weight_exponent` on held-out blocks for this score."
@@ -63,7 +82,7 @@ class EnsembleSettings(Settings, frozen=True):
 class AdaptSettings(Settings, frozen=True):
     """Everything :func:`r2no.adapt` decides; each member m is trained with seed + m."""
 
-    members: int = Field(default=3, ge=1)
+    members: int = Field(default=3, ge=0, description="Repair modules; none adapts in seconds.")
     seed: int = 42
     batch_size: int = Field(default=8, ge=1, description="Windows per batch when not training.")
     budget: int | None = Field(

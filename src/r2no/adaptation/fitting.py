@@ -1,15 +1,19 @@
 """The fit split: what it must be, and the one pass that fits the ensemble to it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
 
+from r2no.adaptation.columns import columns_of, partition
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings
-from r2no.adaptation.trajectories import Trajectories, gather_sums
+from r2no.adaptation.groups import ColumnGroup
+from r2no.adaptation.loops import RepairLoops, gather_sums
 from r2no.adaptation.weighting import EXPONENTS, choose_exponent, needed_exponents
-from r2no.data.window import Windows
+from r2no.data.window import Fields, Windows
 from r2no.ensemble import (
+    Columns,
     DepthErrors,
     FitPlan,
     FittedEnsemble,
@@ -56,74 +60,81 @@ def _weigh_by(chosen: EnsembleSettings) -> Literal["norm", "deviation"]:
 
 
 def fit_ensemble(
-    loops: Trajectories,
+    loops: RepairLoops,
+    groups: Sequence[ColumnGroup],
     fit: Windows,
     cache: SourceCache,
     settings: AdaptSettings,
     reporter: Reporter,
     *,
     recordings: int | None = None,
-    like: FitPlan | None = None,
+    like: FittedEnsemble | None = None,
     exponents: Sequence[float] | None = None,
 ) -> tuple[FittedEnsemble, DepthErrors, list[dict[str, float]]]:
     """One pass over the fit split: the fitted ensemble, the errors by depth and band.
 
-    ``recordings`` as in :class:`SpectralEnsemble`. ``like`` is the plan of an ensemble to be pooled
-    with, whose columns and weighting are then followed. ``exponents`` are the candidates for the
-    weighting of windows; default that of the settings, or all if they name a target. The third
-    result, with a target, are the held-out scores of each.
+    ``settings`` are resolved. ``recordings`` as in :class:`SpectralEnsemble`. ``like`` is an
+    ensemble to be pooled with, whose cells, columns and weighting are then followed. ``exponents``
+    are the candidates for the weighting of windows; default that of the settings, or all if they
+    name a target. The third result, with a target, are the held-out scores of each.
     """
     fields, chosen = fit.fields, settings.ensemble
-    flat = len(fields.grid) == 2
-    cells = FourierCells.polar(
-        fields.grid,
-        radial=chosen.radial,
-        angular=chosen.angular if flat else 1,
-        extent=chosen.extent,
-        shared_channels=chosen.shared_channels,
+    held_out = _held_out(fit, settings)
+    number = int(held_out.group.max()) + 1
+    if like is None:
+        centred = chosen.cells != "published"
+        columns = columns_of(groups, settings, members=len(loops.modules), centred=centred)
+        cells, leads = partition(chosen, fields, columns, blocks=number)
+        plan = _plan(chosen, fields, columns, leads)
+    else:
+        columns, cells, plan = like.columns, like.cells, like.plan
+    one = len(fit.origins[:, 0].unique()) == 1
+    plan = replace(plan, recordings=recordings, within=one and plan.ridge == "nested")
+    if exponents is None:
+        exponents = (chosen.weight_exponent,) if chosen.target is None else EXPONENTS
+    accumulator = GramAccumulator(
+        columns,
+        cells,
+        measured=plan.measured,
+        exponents=needed_exponents(exponents, chosen.target),
+        groups=number,
+        lead_groups=plan.lead_groups,
+        weigh_by=plan.weigh_by,
     )
-    how = FitPlan(
-        chosen.ridge if chosen.cells == "published" else "nested",
-        fields.measured,
-        weight_exponent=chosen.weight_exponent,
-        base_column=chosen.base_column,
-        ridge_grid=chosen.ridge_grid,
-        lead_groups=chosen.lead_groups,
-        centred=chosen.cells != "published" if like is None else like.centred,
-        weigh_by=_weigh_by(chosen) if like is None else like.weigh_by,
-        recordings=recordings,
-    )
-    columns = how.columns(len(loops.modules), loops.steps)
     errors = DepthErrors.empty(
         FourierCells.bands(fields.grid),
         members=len(loops.modules),
         steps=loops.steps,
         measured=fields.measured,
     )
-    if exponents is None:
-        exponents = (chosen.weight_exponent,) if chosen.target is None else EXPONENTS
-    plan = _held_out(fit, settings)
-    accumulator = GramAccumulator(
-        columns,
-        cells,
-        measured=how.measured,
-        exponents=needed_exponents(exponents, chosen.target),
-        groups=int(plan.group.max()) + 1,
-        lead_groups=how.lead_groups,
-        weigh_by=how.weigh_by,
-    )
     sums = gather_sums(
         loops,
+        groups,
         fit,
         cache,
         accumulator,
         errors,
-        group=plan.group,
+        group=held_out.group,
         batch_size=settings.batch_size,
         title="fitting the ensemble",
         reporter=reporter,
     )
     ensemble, table = choose_exponent(
-        cells, how, columns, sums, plan.folds, exponents, chosen.target
+        cells, plan, columns, sums, held_out.folds, exponents, chosen.target
     )
     return ensemble, errors, table
+
+
+def _plan(chosen: EnsembleSettings, fields: Fields, columns: Columns, leads: int) -> FitPlan:
+    """What the ensemble is asked for."""
+    return FitPlan(
+        chosen.ridge if chosen.cells == "published" else "nested",
+        fields.measured,
+        weight_exponent=chosen.weight_exponent,
+        base_column=chosen.base_column,
+        depths=None if chosen.cells == "published" else columns.depths,
+        ridge_grid=chosen.ridge_grid,
+        lead_groups=leads,
+        centred=columns.centred,
+        weigh_by=_weigh_by(chosen),
+    )

@@ -1,6 +1,7 @@
 """AdaptedModel: a frozen source, its repair modules and the ensemble that composes them."""
 
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,21 +13,25 @@ from torch import Tensor
 from r2no import checks, storage
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
+from r2no.adaptation.groups import ColumnGroup, MeanField, group_forecasts
 from r2no.adaptation.histories import read_history, without_gaps
 from r2no.adaptation.labelled import read_labelled
+from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.ranges import check_range
-from r2no.adaptation.trajectories import Trajectories
 from r2no.data.window import Fields, Windows, batches
 from r2no.ensemble import (
     BudgetPoint,
+    Contribution,
     DepthErrors,
     FittedEnsemble,
     LearningPoint,
     Verdict,
     best_within,
+    contributions,
     cost_curve,
     learning_curve,
 )
+from r2no.ensemble.columns import last_depths, repair_label
 from r2no.errors import FingerprintError, NonFiniteError, ShapeError
 from r2no.metrics import Accumulator
 from r2no.progress import Reporter
@@ -41,23 +46,25 @@ class AdaptedModel:
 
     Attributes:
         source: The frozen operator, physical units in and out.
-        trajectories: The repair loops.
+        loops: The repair loops; none with members=0.
         ensemble: The fitted spectral ensemble.
         fit_errors: Errors by depth and band on the fit split.
         fields: Meaning of axes and channels.
         settings: What was decided.
         provenance: Fingerprints of source and data, seeds, versions.
         probe: The history on which the source's fingerprint was taken.
+        groups: Forecasts that the cells may use beside source and repairs.
     """
 
     source: Operator
-    trajectories: Trajectories
+    loops: RepairLoops
     ensemble: FittedEnsemble
     fit_errors: DepthErrors
     fields: Fields
     settings: AdaptSettings
     provenance: dict[str, Any]
     probe: Tensor
+    groups: tuple[ColumnGroup, ...] = ()
 
     @torch.no_grad()
     def predict(self, history: Any, *, mask: Any = None, gaps: str = "fill") -> Any:
@@ -88,7 +95,7 @@ class AdaptedModel:
         read = read_labelled if labelled else read_history
         found = read(history, mask, self.fields, self.probe.dtype)
         values = without_gaps(found, self.fields, gaps)
-        statistics = self.trajectories.of_history
+        statistics = self.loops.of_history
         check_range(
             values,
             found.valid,
@@ -124,9 +131,22 @@ class AdaptedModel:
         """R(X) of (M8) from a history and the source's forecast for it."""
         source = source.to(history.dtype)
         composition = self.ensemble.compose(source)
-        for member, depth, iterate in self.trajectories(history, source):
-            composition.add(member, depth, iterate)
+        used = self.ensemble.spread.labels
+        for label, forecast in self.forecasts(history, source, used):
+            composition.put(label, forecast)
         return composition.result()
+
+    def forecasts(
+        self, history: Tensor, source: Tensor, wanted: set[str] | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
+        """(label, forecast u) of every column, in physical units, one at a time.
+
+        With ``wanted`` labels, groups without one are left out, and loops end at the last one.
+        """
+        yield from group_forecasts(self.groups, history, source, wanted)
+        last = None if wanted is None else last_depths(wanted)
+        for member, depth, iterate in self.loops(history, source, last):
+            yield repair_label(member, depth), iterate
 
     def for_members(self, members: int) -> FittedEnsemble:
         """The ensemble of the first ``members`` members, fitted to the same sums; no new pass."""
@@ -141,7 +161,7 @@ class AdaptedModel:
         return (
             f"AdaptedModel({fields.history_frames} -> {fields.horizon_frames} frames of {channels} "
             f"on {' x '.join(map(str, fields.grid))}, source {type(self.source).__name__}, "
-            f"{len(self.trajectories.modules)} repair module(s) of {self.trajectories.steps} steps"
+            f"{len(self.loops.modules)} repair module(s) of {self.loops.steps} steps"
             f"{'' if verdict is None else f'; {verdict}'})"
         )
 
@@ -154,6 +174,10 @@ class AdaptedModel:
         """Held-out error against evaluations of the repair module, from the sums alone."""
         return cost_curve(self.ensemble)
 
+    def contributions(self) -> list[Contribution]:
+        """What each group of columns is worth, held out, from the sums alone."""
+        return contributions(self.ensemble)
+
     def learning_curve(self, *, repeats: int = 8) -> list[LearningPoint]:
         """How much fit data the weights need: held-out error against windows, with spread."""
         return learning_curve(self.ensemble, repeats=repeats)
@@ -162,20 +186,21 @@ class AdaptedModel:
         """The model of lowest held-out error that evaluates the module at most so often."""
         point = best_within(self.cost_curve(), evaluations)
         loops = replace(
-            self.trajectories,
-            modules=self.trajectories.modules[: point.members],
-            steps=point.depth,
+            self.loops,
+            modules=self.loops.modules[: point.members],
+            steps=max(point.depth, 1),
         )
         errors = replace(
             self.fit_errors,
-            squared=self.fit_errors.squared[: point.members, : point.depth + 1],
+            squared=self.fit_errors.squared[: point.members, : max(point.depth, 1) + 1],
         )
-        repair = self.settings.repair.model_copy(update={"steps": point.depth})
+        steps = max(point.depth, 1)  # without members it is of no consequence
+        repair = self.settings.repair.model_copy(update={"steps": steps})
         update = {"members": point.members, "repair": repair}
-        ensemble = self.ensemble.derive(members=point.members, depth=point.depth)
+        ensemble = self.ensemble.derive(members=point.members, depth=point.depth or None)
         return replace(
             self,
-            trajectories=loops,
+            loops=loops,
             ensemble=ensemble,
             fit_errors=errors,
             settings=self.settings.model_copy(update=update),
@@ -219,10 +244,11 @@ class AdaptedModel:
         return storage.fingerprint(self.provenance["source"], self._modules_fingerprint())
 
     def _modules_fingerprint(self) -> str:
-        states = [dict(module.state_dict()) for module in self.trajectories.modules]
-        of = self.trajectories.of_history, self.trajectories.of_field
+        states = [dict(module.state_dict()) for module in self.loops.modules]
+        states += [{"mean": g.field} for g in self.groups if isinstance(g, MeanField)]
+        of = self.loops.of_history, self.loops.of_field
         statistics = [part for one in of for part in (one.shift, one.scale)]
-        return storage.fingerprint(states, statistics, self.trajectories.step_size)
+        return storage.fingerprint(states, statistics, self.loops.step_size)
 
     def evaluate(self, windows: Windows, *, reporter: Reporter | None = None) -> dict[str, float]:
         """All metrics over a split, on the measured channels."""

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from r2no._types import Operator
+from r2no.adaptation.groups import group_forecasts
 from r2no.adaptation.model import AdaptedModel
 from r2no.data.window import Window, Windows, batches
-from r2no.ensemble import DepthErrors, FittedEnsemble, Readouts
+from r2no.ensemble import Columns, DepthErrors, FittedEnsemble, Readouts
 from r2no.metrics import Accumulator
 from r2no.progress import Reporter
 from r2no.spectral import FourierCells
@@ -25,26 +26,31 @@ def readouts(model: AdaptedModel) -> dict[str, FittedEnsemble]:
     """The readouts of the paper for a fitted model, keyed by name.
 
     ``irno_final`` and ``irno_selected`` read the first member at depth L and at ℓ* (lowest RMSE
-    on the fit split); ``mean_final``, ``mean_all`` and ``global`` use all members; ``r2no_m1`` the
-    first member, ``r2no_mM`` all of them.
+    on the fit split); ``mean_final``, ``mean_all``, ``global`` use all members; ``r2no_m0`` none,
+    only what costs nothing, ``r2no_m1`` the first member, ``r2no_mM`` all of them.
     """
-    columns = model.ensemble.columns
-    cell = FourierCells.single(model.fields.grid)
+    loops, cell = model.loops, FourierCells.single(model.fields.grid)
+    members, ensemble = len(loops.modules), model.ensemble
+    free = [group.name for group in model.groups]
+    found: dict[str, FittedEnsemble] = {}
+    if members:
+        columns = Columns(members, tuple(range(1, loops.steps + 1)))
 
-    def fixed(weights: torch.Tensor) -> FittedEnsemble:
-        return FittedEnsemble.from_weights(weights, columns, cell, measured=model.fields.measured)
+        def fixed(weights: torch.Tensor) -> FittedEnsemble:
+            measured = model.fields.measured
+            return FittedEnsemble.from_weights(weights, columns, cell, measured=measured)
 
-    found = {
-        "irno_final": fixed(columns.one_hot(0, columns.depths[-1])),
-        "irno_selected": fixed(columns.one_hot(0, model.fit_errors.best_depth())),
-        "mean_final": fixed(columns.mean_final()),
-        "mean_all": fixed(columns.mean_all()),
-        "global": model.ensemble.derive(cells=cell, ridge="auto"),
-        "r2no_m1": model.for_members(1),
-    }
-    if columns.members > 1:
-        found[f"r2no_m{columns.members}"] = model.ensemble
-    return found
+        found = {
+            "irno_final": fixed(columns.one_hot(0, loops.steps)),
+            "irno_selected": fixed(columns.one_hot(0, model.fit_errors.best_depth())),
+            "mean_final": fixed(columns.mean_final()),
+            "mean_all": fixed(columns.mean_all()),
+            "global": ensemble.derive(cells=cell, ridge="auto", without=free, lead_groups=1),
+        }
+    for fewer in ({0} if free else set()) | ({1} if members else set()):
+        if fewer < members:
+            found[f"r2no_m{fewer}"] = model.for_members(fewer)
+    return found | {f"r2no_m{members}": ensemble}
 
 
 @torch.no_grad()
@@ -69,8 +75,8 @@ def score_readouts(
     scores = {name: Accumulator(measured=model.fields.measured) for name in names}
     errors = DepthErrors.empty(
         model.fit_errors.cells,
-        members=len(model.trajectories.modules),
-        steps=model.trajectories.steps,
+        members=len(model.loops.modules),
+        steps=model.loops.steps,
         measured=model.fields.measured,
     )
     joint = Readouts({name: ensemble.spread for name, ensemble in chosen.items()})
@@ -79,9 +85,11 @@ def score_readouts(
             source = model.source_forecast(window.history)
             composition = joint.compose(source)
             errors.begin(window.target)
-            for member in range(len(model.trajectories.modules)):
+            for member in range(len(model.loops.modules)):
                 errors.add(member, 0, source, window.target, window.mask)
-            for member, depth, iterate in model.trajectories(window.history, source):
+            for label, forecast in group_forecasts(model.groups, window.history, source):
+                composition.put(label, forecast)
+            for member, depth, iterate in model.loops(window.history, source):
                 errors.add(member, depth, iterate, window.target, window.mask)
                 composition.add(member, depth, iterate)
             forecasts = {name: operator(window.history) for name, operator in operators.items()}

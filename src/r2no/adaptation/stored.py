@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from r2no import checks, storage
 from r2no._types import PathLike
 from r2no.adaptation.config import AdaptSettings
+from r2no.adaptation.group_files import group_labels
 from r2no.data.window import Fields
 from r2no.ensemble import DepthErrors, FittedEnsemble, Verdict
 from r2no.errors import FileDamagedError, FileMissingError, FingerprintError, R2NOError
@@ -181,11 +182,12 @@ def _check_agreement(stored: StoredModel) -> None:
         "grid of the bands": (errors.cells.grid, fields.grid),
         "measured channels": (ensemble.measured, fields.measured),
         "members": (columns.members, members),
+        "further columns": (columns.further, group_labels(stored.manifest.get("groups", []))),
     }
     for name, (value, wanted) in found.items():
         if value != wanted:
             raise ValueError(f"{name}: {value} instead of {wanted}")
-    if columns.depths[-1] > steps:
+    if columns.depths and columns.depths[-1] > steps:
         raise ValueError(f"depth {columns.depths[-1]} of {steps} steps")
     if not bool(errors.squared.isfinite().all()):
         raise ValueError("errors by depth are not finite")

@@ -93,8 +93,9 @@ def _score_table(readouts: dict[str, dict[str, float]]) -> Table:
     return table
 
 
-def _cells_name(radial: int, angular: int) -> str:
-    return f"{radial} x {angular}" if radial else "one cell"
+def _cells_name(radial: int, angular: int, leads: int) -> str:
+    cells = f"{radial} x {angular}" if radial else "one cell"
+    return f"{cells} x {leads} lead times" if leads > 1 else cells
 
 
 def _ensemble_notes(ensembles: dict[str, dict[str, Any]]) -> Iterator[str]:
@@ -103,7 +104,7 @@ def _ensemble_notes(ensembles: dict[str, dict[str, Any]]) -> Iterator[str]:
     for name, found in ensembles.items():
         if found["verdict"] is None:
             continue
-        verdict = Verdict(**{**found["verdict"], "interval": tuple(found["verdict"]["interval"])})
+        verdict = Verdict(**found["verdict"])
         yield f"{name}: {verdict}."
         for chain in found["nested"]["chains"][:3]:
             levels = zip(chain["levels"], chain["penalties"], strict=True)

@@ -12,8 +12,10 @@ from r2no.ensemble.holdout import Fold, HeldOut, blocks, halves
 from r2no.ensemble.nested import NestedFit, solve_nested
 from r2no.ensemble.planning import (
     BudgetPoint,
+    Contribution,
     LearningPoint,
     best_within,
+    contributions,
     cost_curve,
     learning_curve,
 )
@@ -27,6 +29,7 @@ __all__ = [
     "ColumnSpectra",
     "Columns",
     "Composition",
+    "Contribution",
     "DepthErrors",
     "FitBatch",
     "FitPlan",
@@ -44,6 +47,7 @@ __all__ = [
     "best_within",
     "blocks",
     "contraction_report",
+    "contributions",
     "cost_curve",
     "halves",
     "learning_curve",

@@ -6,7 +6,7 @@ the mean field, another operator; and, as the base column, u = 0. Each has a lab
 shifted by a quarter of its length, so that real weights can move a wave and not only scale it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -37,6 +37,17 @@ REPAIR, BASE, PARTNER = "repair", "base", "~"
 def repair_label(member: int, depth: int) -> str:
     """Label of iterate h_ℓ of a member."""
     return f"{REPAIR}:{member}.{depth}"
+
+
+def last_depths(labels: Iterable[str]) -> dict[int, int]:
+    """By member, the last depth among labels of repairs and their partners."""
+    last: dict[int, int] = {}
+    for label in labels:
+        group, _, which = label.removeprefix(PARTNER).partition(":")
+        if group == REPAIR:
+            member, depth = map(int, which.split("."))
+            last[member] = max(last.get(member, 0), depth)
+    return last
 
 
 def group_of(label: str) -> str:
@@ -115,6 +126,11 @@ class Columns:
         for place, label in enumerate(self.labels):
             found.setdefault(group_of(label), []).append(place)
         return found
+
+    @property
+    def rivals(self) -> dict[str, int]:
+        """Positions of the forecasts that need no adaptation, by label."""
+        return {label: self._places[label] for label in self.further}
 
     def place(self, label: str) -> int | None:
         """Position of a column by its label, or ``None`` if it is not one of the columns."""

@@ -53,6 +53,12 @@ class CellWeights:
             self._cast[key] = self.plane.to(field)
         return self._cast[key]
 
+    @property
+    def labels(self) -> set[str]:
+        """Columns that are needed: with a weight somewhere, or a partner that has one."""
+        pairs = zip(self.columns.labels, self.used, strict=True)
+        return {label.removeprefix(PARTNER) for label, used in pairs if used}
+
     def used_place(self, label: str) -> int | None:
         """Position of a column, or ``None`` where it has no weight anywhere."""
         place = self.columns.place(label)

@@ -33,6 +33,7 @@ _PARAMETERS = (
     "centred",
     "weigh_by",
     "recordings",
+    "within",
 )
 
 
@@ -64,6 +65,7 @@ class SpectralEnsemble:
         recordings: Number k of recordings the windows come from, if the model is to be used on
             others. Time blocks of fewer than four do not show what carries over to others, so a
             nested fit then gives the source a share of 1/(k + 1).
+        within: Whether all windows are of one recording; the verdict then says so.
 
     Attributes:
         fitted_: The :class:`FittedEnsemble`, after :meth:`fit`.
@@ -90,6 +92,7 @@ class SpectralEnsemble:
         centred: bool | None = None,
         weigh_by: Literal["norm", "deviation"] | None = None,
         recordings: int | None = None,
+        within: bool = False,
     ) -> None:
         self.cells = cells
         self.ridge = ridge
@@ -102,6 +105,7 @@ class SpectralEnsemble:
         self.centred = centred
         self.weigh_by = weigh_by
         self.recordings = recordings
+        self.within = within
         self._fitted: FittedEnsemble | None = None
 
     @classmethod

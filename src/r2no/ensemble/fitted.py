@@ -46,6 +46,7 @@ class FitPlan:
     centred: bool = False
     weigh_by: Literal["norm", "deviation"] = "norm"
     recordings: int | None = None
+    within: bool = False
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> "FitPlan":
@@ -159,8 +160,11 @@ class FittedEnsemble:
                 judged=judged,
                 leads=plan.lead_groups,
                 recordings=plan.recordings,
+                rivals=columns.rivals,
+                within=plan.within,
             )
-            return cls(*given, nested.deployed, sums, judged, folds, nested=nested)
+            deployed = nested.deployed(columns.labels)
+            return cls(*given, deployed, sums, judged, folds, nested=nested)
         scores: dict[float, float] = {}
         if plan.ridge == "auto":
             scores = ridge_scores(sums, judged or sums, folds, plan.ridge_grid)
@@ -198,7 +202,7 @@ class FittedEnsemble:
         """
         mine, theirs = self.needed_sums(), other.needed_sums()
         if self.columns != other.columns or self.plan != replace(
-            other.plan, recordings=self.plan.recordings
+            other.plan, recordings=self.plan.recordings, within=self.plan.within
         ):
             raise ShapeError(
                 "`other` must have the same cells, columns, measured channels and weighting, but "
@@ -218,7 +222,7 @@ class FittedEnsemble:
             judged = self.scoring_sums.concat(other.scoring_sums)
         return FittedEnsemble.solve(
             self.cells,
-            replace(self.plan, recordings=count),
+            replace(self.plan, recordings=count, within=False),
             self.columns,
             mine.concat(theirs),
             join_folds(self.folds, other.folds, offset=len(mine.windows)),
@@ -234,6 +238,8 @@ class FittedEnsemble:
         ridge: Number | Literal["auto", "nested"] | None = None,
         depths: Sequence[int] | None = None,
         base_column: bool | None = None,
+        without: Sequence[str] = (),
+        lead_groups: Literal[1] | None = None,
     ) -> "FittedEnsemble":
         """The ensemble of fewer columns, a coarser partition or another ridge, from these sums.
 
@@ -246,14 +252,21 @@ class FittedEnsemble:
             ridge: Another way to penalise.
             depths: Keep these depths only.
             base_column: False drops the base column.
+            without: Groups of columns to drop.
+            lead_groups: 1 shares the weights over lead time.
         """
         sums = self.needed_sums()
-        fewer = self.columns.restricted(members, depth, depths=depths, base=base_column)
+        fewer = self.columns.restricted(
+            members, depth, depths=depths, base=base_column, without=without
+        )
+        leads = self.plan.lead_groups
         plan = replace(self.plan, base_column=fewer.base)
         if ridge is not None:
             plan = replace(plan, ridge=ridge if isinstance(ridge, str) else float(ridge))
         if depth is not None or depths is not None:
             plan = replace(plan, depths=fewer.depths)
+        if lead_groups is not None:
+            plan = replace(plan, lead_groups=lead_groups)
         coarse = self.cells if cells is None else cells
         parents = None if cells is None else self.cells.parents(coarse)
         if parents is not None:
@@ -261,10 +274,12 @@ class FittedEnsemble:
 
         def reduced(sums: GramSums) -> GramSums:
             sums = sums.with_columns(self.columns.positions(fewer))
+            if plan.lead_groups < leads:
+                sums = sums.shared_over_leads(leads)
             if parents is not None:
                 sums = sums.coarsen(parents, coarse.num_cells)
                 if coarse.shared_channels and not self.cells.shared_channels:
-                    sums = sums.shared_over_channels(self.plan.lead_groups)
+                    sums = sums.shared_over_channels(plan.lead_groups)
             return sums
 
         judged = None if self.scoring_sums is None else reduced(self.scoring_sums)
@@ -353,8 +368,7 @@ class FittedEnsemble:
                 packed = part.packed(self.cells.occupied)
                 tensors |= {f"{name}.{k}": v for k, v in packed.items()}
         if self.nested is not None:
-            names = {"nested": "weights", "gains": "gains", "before": "before"}
-            tensors |= {name: getattr(self.nested, part) for name, part in names.items()}
+            tensors |= self.nested.tensors()
         settings = {
             "format": FORMAT,
             "cells": cell_settings,
@@ -422,11 +436,11 @@ def _unpack(tensors: dict[str, Tensor], settings: dict[str, Any]) -> FittedEnsem
     )
     nested = None
     if settings["nested_"] is not None:
-        parts = (tensors[name] for name in ("nested", "gains", "before"))
-        nested = NestedFit.from_decisions(settings["nested_"], *parts, leads=plan.lead_groups)
-        if nested.weights.shape != weights.shape or nested.gains.shape != nested.before.shape:
+        nested = NestedFit.from_decisions(settings["nested_"], tensors, leads=plan.lead_groups)
+        errors = (nested.gains, nested.before, *nested.rivals.values())
+        if nested.weights.shape != weights.shape or len({x.shape for x in errors}) > 1:
             raise _unsound("the nested fit has other shapes")
-        if not all(bool(x.isfinite().all()) for x in (nested.gains, nested.before)):
+        if not all(bool(x.isfinite().all()) for x in errors):
             raise _unsound("held-out gains are not finite")
     scores = dict(settings["ridge_scores_"])
     ridge = settings["ridge_"]

@@ -48,6 +48,14 @@ class GramSums:
         moments = torch.zeros(shape, dtype=torch.float64)
         return cls(moments, torch.zeros(groups, dtype=torch.float64))
 
+    @staticmethod
+    def bytes(
+        columns: Columns, cells: FourierCells, channels: int, groups: int, lead_groups: int = 1
+    ) -> int:
+        """Memory of such sums."""
+        slots = cells.num_cells * cells.weight_channels(channels) * lead_groups
+        return 8 * groups * slots * (columns.number + 1) ** 2
+
     @property
     def gram(self) -> Float[Tensor, "group cell channel column column"]:
         """G_b of each group."""
@@ -133,3 +141,7 @@ class GramSums:
     def shared_over_channels(self, lead_groups: int = 1) -> "GramSums":
         """Sums of the partition without the channel axis."""
         return replace(self, moments=self.moments.unflatten(2, (-1, lead_groups)).sum(2))
+
+    def shared_over_leads(self, lead_groups: int) -> "GramSums":
+        """Sums without groups of lead time."""
+        return replace(self, moments=self.moments.unflatten(2, (-1, lead_groups)).sum(3))

@@ -6,12 +6,18 @@ stretches of one with a gap between them.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from r2no.errors import EmptySplitError
+
+#: Folds of blocks, where there are as many.
+_FOLDS = 6
+#: Horizons that the starts of a recording's windows must span to be cut into stretches.
+_SHORT = 3.5
 
 #: Groups to fit on, groups to score on.
 Fold = tuple[tuple[int, ...], tuple[int, ...]]
@@ -58,7 +64,8 @@ def blocks(origins: Int[Tensor, "window 2"], *, horizon: int, most: int = 12) ->
     more than ``most``). Otherwise each recording is cut in time into blocks of two horizons or
     more; a fold scores some neighbouring blocks and fits on all but them and the blocks next to
     them, so that no target frame of one lies within a horizon of the other's. A recording too
-    short for five such blocks gives two halves with a gap, each half in up to four blocks. Where
+    short for five such blocks gives six stretches, each judged by all windows whose targets do not
+    overlap its own; a shorter one two halves with a gap, each half in up to four blocks. Where
     the gap would be shorter than a horizon, two or three recordings are held against each other
     as a whole; a single one keeps what gap there is, its targets never overlapping.
 
@@ -73,7 +80,7 @@ def blocks(origins: Int[Tensor, "window 2"], *, horizon: int, most: int = 12) ->
     if len(names) >= 4:
         number = min(len(names), most)
         group = _by_trajectory(origins[:, 0], names.tolist(), counts.tolist(), number)
-        scored = _chunks(number, 4)
+        scored = _chunks(number, _FOLDS)
         return HeldOut(group, tuple((_without(number, score), score) for score in scored))
     starts = [origins[origins[:, 0] == name, 1] for name in names.tolist()]
     if len(names) >= 2 and any(int(start.max() - start.min()) < 2 * horizon for start in starts):
@@ -118,10 +125,12 @@ def _time_blocks(start: Tensor, horizon: int, most: int) -> HeldOut:
     if number >= 5:
         group = (start - first) * number // (last - first + 1)
         folds = []
-        for score in _chunks(number, 4):
+        for score in _chunks(number, _FOLDS):
             near = tuple(range(max(score[0] - 1, 0), min(score[-1] + 2, number)))
             folds.append((_without(number, near), score))
         return HeldOut(group, tuple(folds))
+    if last - first + 1 >= _SHORT * horizon:
+        return _stretches(start, horizon)
     part = _by_time(start, horizon)
     pieces = max(1, min(4, int((part == 0).sum()) // max(horizon // 2, 1)))
     group = torch.full_like(part, 2 * pieces)  # the gap comes last
@@ -131,6 +140,25 @@ def _time_blocks(start: Tensor, horizon: int, most: int) -> HeldOut:
         group[part == half] = number + (mine - low) * pieces // span
     early, late = tuple(range(pieces)), tuple(range(pieces, 2 * pieces))
     return HeldOut(group, ((early, late), (late, early)))
+
+
+def _stretches(start: Tensor, horizon: int) -> HeldOut:
+    """Stretches of a short recording; a fold fits on what starts a horizon or more away."""
+    first, end = int(start.min()), int(start.max()) + 1
+    edges = [first + round((end - first) * number / _FOLDS) for number in range(_FOLDS + 1)]
+    near = {edge + side for edge in edges[1:-1] for side in (-horizon, horizon)}
+    cuts = sorted({*edges, *(cut for cut in near if first < cut < end)})
+    group = torch.bucketize(start.contiguous(), torch.tensor(cuts[1:-1]), right=True)
+    spans = list(enumerate(pairwise(cuts)))
+    folds = []
+    for low, high in pairwise(edges):
+        score = tuple(n for n, (begin, stop) in spans if low <= begin and stop <= high)
+        away = (low - horizon, high + horizon)
+        fit = tuple(n for n, (begin, stop) in spans if stop <= away[0] or begin >= away[1])
+        folds.append((fit, score))
+    there = set(group.tolist())  # windows with a stride may leave a span empty
+    kept = ((tuple(there & set(f)), tuple(there & set(s))) for f, s in folds)
+    return HeldOut(group, tuple((tuple(sorted(f)), tuple(sorted(s))) for f, s in kept if f and s))
 
 
 def _joined(trajectory: Tensor, names: list[int], plans: list[HeldOut]) -> HeldOut:

@@ -1,24 +1,26 @@
 """Nested cells: a mean of fits from coarse to fine, as held-out data weigh them (M7).
 
 A chain is a partition by itself, or one after a coarser one (:mod:`r2no.ensemble.chains`); its
-penalties are those of lowest held-out error. The weights are a mean over chains and the source
-(w = 0), with the shares of lowest held-out error (:mod:`r2no.ensemble.stacking`).
+penalties are those of lowest held-out error. The weights are a mean over chains, the source (w = 0)
+and other forecasts that need no adaptation, with the shares of lowest held-out error
+(:mod:`r2no.ensemble.stacking`).
 
 What is reported is judged outside of that choice: the gain of every block is that of a mean whose
-shares were chosen without the blocks of its fold, made of fits that never saw them.
+penalties and shares were chosen without the blocks of its fold, made of fits that never saw them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from r2no.ensemble.chains import Chain, ChainSearch, Level
+from r2no.ensemble.chains import Chain, ChainSearch, Trial
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import Fold
+from r2no.ensemble.levels import Level
 from r2no.ensemble.stacking import stacking_shares
 from r2no.ensemble.verdict import Verdict, judge
 from r2no.errors import EmptySplitError
@@ -36,6 +38,8 @@ _ENOUGH_RECORDINGS = 4
 #: Chains that would count less than this are left out.
 _LEAST_SHARE = 1e-3
 
+SOURCE = "source"
+
 
 @dataclass(frozen=True, eq=False)
 class NestedFit:
@@ -46,30 +50,45 @@ class NestedFit:
         chains: What they are the mean of, largest share first; the source has the rest.
         gains: Held-out gain over the source of every block, each judged by a fit without it.
         before: Held-out error of the source of every block.
+        rivals: Held-out error of every block of each other forecast that needs no adaptation.
+        within: Whether all blocks are of one recording.
     """
 
     weights: Float[Tensor, "cell channel column"]
     chains: tuple[Chain, ...]
     gains: Float[Tensor, " block"]
     before: Float[Tensor, " block"]
+    rivals: Mapping[str, Float[Tensor, " block"]] = field(default_factory=dict)
+    within: bool = False
+
+    @property
+    def best_rival(self) -> str:
+        """The forecast of lowest held-out error among those that need no adaptation."""
+        errors = {SOURCE: self.before, **self.rivals}
+        return min(errors, key=lambda name: float(errors[name].sum()))
 
     @property
     def verdict(self) -> Verdict:
-        """Deploy or keep the source, from the held-out gains."""
-        return judge(self.gains, self.before)
+        """Deploy, or keep the best forecast that needs no adaptation, from the held-out gains."""
+        best = self.best_rival
+        rival = self.rivals.get(best, self.before)
+        return judge(self.gains, self.before, rival=rival, name=best, within=self.within)
 
-    @property
-    def deployed(self) -> Float[Tensor, "cell channel column"]:
-        """The weights, or zeros (the source) where the verdict is to keep it."""
-        keep = self.verdict.decision == "keep the source"
-        return torch.zeros_like(self.weights) if keep else self.weights
+    def deployed(self, columns: Sequence[str]) -> Float[Tensor, "cell channel column"]:
+        """The weights, or those of the forecast that the verdict keeps."""
+        if self.verdict.deploy:
+            return self.weights
+        kept = torch.zeros_like(self.weights)
+        if self.best_rival != SOURCE:
+            kept[..., columns.index(self.best_rival)] = 1.0
+        return kept
 
     @property
     def leading(self) -> Chain:
         """The chain that counts most; an empty one if the source alone counts."""
         return self.chains[0] if self.chains else Chain((), (), 0.0)
 
-    def decisions(self) -> dict[str, list[Any]]:
+    def decisions(self) -> dict[str, Any]:
         """What was decided, JSON-able."""
         return {
             "chains": [
@@ -77,22 +96,26 @@ class NestedFit:
                     "levels": [list(size) for size in chain.levels],
                     "penalties": list(chain.penalties),
                     "share": chain.share,
+                    "start": chain.start,
                 }
                 for chain in self.chains
-            ]
+            ],
+            "rivals": list(self.rivals),
+            "within": self.within,
         }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What :meth:`from_decisions` needs besides."""
+        parts = {"nested": self.weights, "gains": self.gains, "before": self.before}
+        if self.rivals:
+            parts["rivals"] = torch.stack(list(self.rivals.values()))
+        return parts
 
     @classmethod
     def from_decisions(
-        cls,
-        decisions: dict[str, list[Any]],
-        weights: Tensor,
-        gains: Tensor,
-        before: Tensor,
-        *,
-        leads: int = 1,
+        cls, decisions: dict[str, Any], tensors: Mapping[str, Tensor], *, leads: int = 1
     ) -> "NestedFit":
-        """Inverse of :meth:`decisions`; reads the chains of earlier versions too.
+        """Inverse of :meth:`decisions` and :meth:`tensors`; reads those of earlier versions too.
 
         Those knew no levels of lead time: all but the root had the ``leads`` groups of the fit.
         """
@@ -106,10 +129,14 @@ class NestedFit:
                 tuple(level(*size) for size in chain["levels"]),
                 tuple(chain["penalties"]),
                 chain["share"],
+                chain.get("start"),
             )
             for chain in stored
         )
-        return cls(weights, chains, gains, before)
+        names = decisions.get("rivals", [])
+        rivals = dict(zip(names, tensors["rivals"], strict=True)) if names else {}
+        parts = (tensors["nested"], chains, tensors["gains"], tensors["before"])
+        return cls(*parts, rivals, bool(decisions.get("within", False)))
 
 
 def solve_nested(
@@ -121,6 +148,8 @@ def solve_nested(
     grid: Sequence[float] = NESTED_GRID,
     leads: int = 1,
     recordings: int | None = None,
+    rivals: Mapping[str, int] | None = None,
+    within: bool = False,
 ) -> NestedFit:
     """Weigh the chains on the folds, then fit them on all groups.
 
@@ -133,35 +162,52 @@ def solve_nested(
         leads: Groups of lead time in the sums, the finest considered.
         recordings: Number k of recordings in ``sums``, if the weights are meant for others too:
             below four the source gets a share of 1/(k + 1), whatever the blocks say.
+        rivals: Columns that are forecasts which need no adaptation, by name.
+        within: Whether all blocks are of one recording.
     """
     if not folds:
         raise EmptySplitError(
             "The nested fit needs blocks to hold out, but there are too few windows to part them. "
             "Give more windows, or a fixed partition and `ridge`."
         )
-    search = ChainSearch(sums, folds, finest, tuple(grid), judged, leads=leads)
-    source = search.source()
-    trials = sorted(search.trials(), key=lambda trial: float(trial.errors.sum()))[:_MOST_CHAINS]
-    square, right = search.quadratics(trials)
+    search = ChainSearch(sums, folds, finest, tuple(grid), judged, leads=leads, rivals=rivals)
+    source = search.forecast()
+    others = {name: search.forecast(name) for name in rivals or {}}
+    better = [trial for trial in others.values() if trial.error < source.error]
+    starts = [source, *sorted(better, key=lambda trial: trial.error)[:1]]
+    trials = sorted(search.trials(starts), key=lambda trial: trial.error)[:_MOST_CHAINS]
+    trials += others.values()
     trust = 1.0
     if recordings is not None and recordings < _ENOUGH_RECORDINGS:
         trust = recordings / (recordings + 1)
-    shares = trust * _shares(square.sum(0), right.sum(0))
+    shares, errors = _weighed(search, trials, trust)
+    chains = [
+        replace(trial.chain, share=share)
+        for trial, share in zip(trials, shares.tolist(), strict=True)
+        if share
+    ]
+    chains.sort(key=lambda chain: -chain.share)
+    return NestedFit(
+        search.refit(chains),
+        tuple(chains),
+        source.errors - errors,
+        source.errors,
+        {name: trial.errors for name, trial in others.items()},
+        within,
+    )
+
+
+def _weighed(
+    search: ChainSearch, trials: Sequence[Trial], trust: float
+) -> tuple[Float[Tensor, " trial"], Float[Tensor, " block"]]:
+    """Shares of lowest held-out error, and the errors of means whose shares knew no such block."""
+    square, right = search.quadratics(trials)
     outer = [
         trust * _shares(square.sum(0) - square[fold], right.sum(0) - right[fold])
-        for fold in range(len(folds))
+        for fold in range(len(square))
     ]
-    errors = search.errors_of_mean(trials, outer)
-    chains = sorted(
-        (
-            Chain(trial.levels, trial.penalties, share)
-            for trial, share in zip(trials, shares.tolist(), strict=True)
-            if share
-        ),
-        key=lambda chain: -chain.share,
-    )
-    weights = search.refit(chains)
-    return NestedFit(weights, tuple(chains), source.errors - errors, source.errors)
+    shares = trust * _shares(square.sum(0), right.sum(0))
+    return shares, search.errors_of_mean(trials, outer)
 
 
 def _shares(square: Tensor, right: Tensor) -> Float[Tensor, " trial"]:

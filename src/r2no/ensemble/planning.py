@@ -4,13 +4,14 @@ The error for the first d depths of m members follows from sub-blocks of the Gra
 error for fewer blocks of windows from fewer groups; nothing is rolled out again.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from r2no import checks
-from r2no.ensemble.chains import refit_chains
+from r2no.ensemble.chains import ChainSearch
+from r2no.ensemble.columns import Columns
 from r2no.ensemble.fitted import FittedEnsemble
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import Fold
@@ -55,23 +56,66 @@ class LearningPoint:
 def cost_curve(ensemble: FittedEnsemble) -> list[BudgetPoint]:
     """Held-out error against evaluations, for every number of members and every depth.
 
-    Partition and penalty are those that count most in the whole ensemble.
+    Without members there are only the columns that cost nothing. Partitions, penalties and shares
+    are those of the whole ensemble; the error is that of its verdict.
     """
-    columns = ensemble.columns
-    ensemble, sums = _compact(ensemble)
+    columns, sums = ensemble.columns, ensemble.needed_sums()
     points = []
-    for members in range(1, columns.members + 1):
-        for depth in columns.depths:
-            fewer = columns.restricted(members, depth)
-            part = sums.with_columns(columns.positions(fewer))
-            errors = [_fold_error(ensemble, part, fit, score) for fit, score in _folds(ensemble)]
-            points.append(BudgetPoint(fewer.evaluations, members, depth, _relative(errors)))
+    for members in range(0 if columns.further else 1, columns.members + 1):
+        for depth in columns.depths if members else (0,):
+            fewer = columns.restricted(members, depth or None)
+            error = _held_out(ensemble, sums, fewer)
+            points.append(BudgetPoint(fewer.evaluations, members, depth, error))
     return points
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a group of columns is worth, held out.
+
+    Attributes:
+        group: Its name.
+        columns: Number of its columns.
+        without: Held-out RMSE relative to the source's with this group left out.
+        alone: The same with no other group.
+        together: The same with all groups.
+    """
+
+    group: str
+    columns: int
+    without: float
+    alone: float
+    together: float
+
+    @property
+    def worth(self) -> float:
+        """By how much the RMSE rises, relative to that with all groups, when it is left out."""
+        return self.without / self.together - 1 if self.together > 0 else 0.0
+
+
+def contributions(ensemble: FittedEnsemble) -> list[Contribution]:
+    """What each group of columns is worth, from sub-blocks of the sums; the most useful first.
+
+    Partitions, penalties and shares are those of the whole ensemble, and the error is that of its
+    verdict, so the numbers say what is lost at once, not what another fit would make of the rest.
+    """
+    sums, columns = ensemble.needed_sums(), ensemble.columns
+    groups = columns.groups()
+    together = _held_out(ensemble, sums, columns)
+    found = []
+    for name, places in groups.items():
+        others = [other for other in groups if other != name]
+        without = 1.0
+        if others:
+            without = _held_out(ensemble, sums, columns.restricted(without=[name]))
+        alone = _held_out(ensemble, sums, columns.restricted(without=others))
+        found.append(Contribution(name, len(places), without, alone, together))
+    return sorted(found, key=lambda each: -each.worth)
 
 
 def best_within(points: list[BudgetPoint], evaluations: int) -> BudgetPoint:
     """The point of lowest held-out error within a number of evaluations."""
-    evaluations = checks.whole("evaluations", evaluations)
+    evaluations = checks.whole("evaluations", evaluations, least=0)
     affordable = [point for point in points if point.evaluations <= evaluations]
     if not affordable:
         least = min(point.evaluations for point in points)
@@ -84,39 +128,27 @@ def learning_curve(
 ) -> list[LearningPoint]:
     """Held-out error when fitting on 1, 2, ... blocks, each drawn ``repeats`` times.
 
-    Partition and penalty are those that count most in the whole ensemble, so the curve shows what
-    the weights need, and is a little optimistic where few blocks would prefer coarser cells.
+    Partitions, penalties and shares are those of the whole ensemble, so the curve shows what the
+    weights need, and is a little optimistic where few blocks would prefer coarser cells.
     """
-    ensemble, sums = _compact(ensemble)
+    sums, columns = ensemble.needed_sums(), ensemble.columns
     generator = torch.Generator().manual_seed(seed)
     points = []
-    for number in range(1, min(len(fit) for fit, _ in _folds(ensemble)) + 1):
+    folds = _folds(ensemble)
+    for number in range(1, min(len(fit) for fit, _ in folds) + 1):
         found, windows = [], []
         for _ in range(repeats):
-            errors = []
-            for fit, score in _folds(ensemble):
+            chosen = []
+            for fit, _ in folds:
                 order = torch.randperm(len(fit), generator=generator)[:number].tolist()
-                chosen = tuple(fit[place] for place in order)
-                windows.append(float(sums.windows[list(chosen)].sum()))
-                errors.append(_fold_error(ensemble, sums, chosen, score))
-            found.append(_relative(errors))
+                chosen.append(tuple(fit[place] for place in order))
+                windows.append(float(sums.windows[list(chosen[-1])].sum()))
+            found.append(_held_out(ensemble, sums, columns, chosen))
         values = torch.tensor(found, dtype=torch.float64)
         spread = float(values.std()) if repeats > 1 else 0.0
         mean_windows = sum(windows) / len(windows)
         points.append(LearningPoint(mean_windows, number, float(values.mean()), spread))
     return points
-
-
-def _compact(ensemble: FittedEnsemble) -> tuple[FittedEnsemble, GramSums]:
-    """The ensemble and its sums without the cells that hold no coefficient."""
-    occupied = ensemble.cells.occupied
-    number = torch.cumsum(occupied, 0) - 1
-    cells = replace(
-        ensemble.cells, index=number[ensemble.cells.index], num_cells=int(occupied.sum())
-    )
-    whole = ensemble.needed_sums()
-    sums = replace(whole, moments=whole.moments[:, occupied])
-    return replace(ensemble, cells=cells, sums=sums), sums
 
 
 def _folds(ensemble: FittedEnsemble) -> tuple[Fold, ...]:
@@ -125,23 +157,25 @@ def _folds(ensemble: FittedEnsemble) -> tuple[Fold, ...]:
     return ensemble.folds
 
 
-def _fold_error(
-    ensemble: FittedEnsemble, sums: GramSums, fit: tuple[int, ...], score: tuple[int, ...]
-) -> tuple[float, float]:
-    """Held-out squared error of a refit and of the source."""
-    weights = _refit(ensemble, sums.total(fit))
-    moments = sums.total(score).moments[0]
-    return float(quadratic_error(moments, weights).sum()), float(moments[..., -1, -1].sum())
-
-
-def _refit(ensemble: FittedEnsemble, sums: GramSums) -> Tensor:
+def _held_out(
+    ensemble: FittedEnsemble,
+    sums: GramSums,
+    columns: Columns,
+    groups: Sequence[Sequence[int]] | None = None,
+) -> float:
+    """Held-out RMSE relative to the source's, refitted on some columns and groups of each fold."""
+    folds = _folds(ensemble)
+    part = sums.with_columns(ensemble.columns.positions(columns))
+    fitted = [fit for fit, _ in folds] if groups is None else groups
+    before = float(sum(part.total(score).energy.sum() for _, score in folds))
     if ensemble.nested is not None:
-        chain = replace(ensemble.nested.leading, share=1.0)
-        return refit_chains(sums, ensemble.cells, [chain], leads=ensemble.plan.lead_groups)
-    assert ensemble.ridge is not None
-    return ridge_path(sums.moments[0], [ensemble.ridge])[0]
-
-
-def _relative(errors: list[tuple[float, float]]) -> float:
-    after, before = (sum(values) for values in zip(*errors, strict=True))
-    return (after / before) ** 0.5 if before > 0 else 0.0
+        leads, rivals = ensemble.plan.lead_groups, columns.rivals
+        search = ChainSearch(part, folds, ensemble.cells, (), leads=leads, rivals=rivals)
+        after = float(search.errors_of(ensemble.nested.chains, fitted).sum())
+    else:
+        after = 0.0
+        for groups_of_fold, (_, score) in zip(fitted, folds, strict=True):
+            total = part.total(tuple(groups_of_fold)).moments[0]
+            weights = ridge_path(total, [ensemble.ridge or 0.0])[0]
+            after += float(quadratic_error(part.total(score).moments[0], weights).sum())
+    return (max(after, 0.0) / before) ** 0.5 if before > 0 else 0.0

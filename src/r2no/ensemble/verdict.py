@@ -1,17 +1,15 @@
-"""Verdict: deploy the adapted model or keep the source, with the evidence (DESIGN: do no harm)."""
+"""Verdict: deploy the adapted model or keep what needs no adaptation (DESIGN: do no harm)."""
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
 
-#: Deploy if the squared error falls by this share ...
+#: Deploy if the squared error falls by this share, and by more than one standard error over the
+#: blocks. The weights are drawn towards what needs no adaptation already, as far as the blocks ask
+#: for it, so this guards against blocks that disagree.
 WORTH = 0.01
-#: ... and by this many of its standard errors over the blocks. The weights are drawn towards the
-#: source already, as far as the blocks ask for it, so this guards against blocks that disagree.
-CAUTION = 0.5
 
 # One-sided 95 % quantiles of Student's t by degrees of freedom.
 _STUDENT = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782)
@@ -19,40 +17,102 @@ _STUDENT = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812
 
 @dataclass(frozen=True)
 class Verdict:
-    """What held-out blocks say about the gain over the source.
+    """What held-out blocks say about the gain.
 
     Attributes:
-        decision: "deploy" if the gain is worth it and beyond its noise, see ``WORTH``, ``CAUTION``.
-        gain: Estimated relative reduction of the RMSE, held out.
+        decision: "deploy" if the squared error is below that of the best forecast that needs no
+            adaptation by 1 % and by one standard error over the blocks; otherwise "keep ...".
+        gain: Estimated relative reduction of the source's RMSE, held out.
         interval: Its 90 % interval over the blocks (each end a one-sided 95 % bound).
         blocks: Number of blocks.
+        best: The best forecast that needs no adaptation.
+        gain_over_best: As ``gain``, against that one.
+        interval_over_best: As ``interval``.
+        within: Whether all blocks are of one recording, so that others may differ.
     """
 
-    decision: Literal["deploy", "keep the source"]
+    decision: str
     gain: float
     interval: tuple[float, float]
     blocks: int
+    best: str = "source"
+    gain_over_best: float | None = None
+    interval_over_best: tuple[float, float] | None = None
+    within: bool = False
+
+    @property
+    def deploy(self) -> bool:
+        """Whether the adapted forecast is the one to use."""
+        return self.decision == "deploy"
 
     def __str__(self) -> str:
-        low, high = self.interval
-        return (
-            f"{self.decision}: RMSE {100 * self.gain:+.1f} % better than the source on held-out "
-            f"blocks (90 % interval {100 * low:+.1f} to {100 * high:+.1f} %, {self.blocks} blocks)"
-        )
+        where = f"held-out blocks{' within this recording' if self.within else ''}"
+        text = f"{self.decision}: RMSE {_against(self.gain, self.interval, 'source')}"
+        if self.best != "source" and self.gain_over_best is not None:
+            bounds = self.interval_over_best or (-math.inf, math.inf)
+            text += f", {_against(self.gain_over_best, bounds, readable(self.best))}"
+        return f"{text}; 90 % intervals over {self.blocks} {where}"
 
 
-def judge(gains: Float[Tensor, " block"], before: Float[Tensor, " block"]) -> Verdict:
-    """Weigh the held-out gains in squared error against their scatter over the blocks."""
+def readable(name: str) -> str:
+    """A forecast's name for people."""
+    return {"recall:1": "persistence", "mean": "mean field"}.get(name, name)
+
+
+def _against(gain: float, interval: tuple[float, float], name: str) -> str:
+    side = "below" if gain >= 0 else "above"
+    low, high = (f"{-100 * end:+.1f}" for end in interval[::-1])
+    whose = name if name == "persistence" else f"the {name}'s"
+    return f"{100 * abs(gain):.1f} % {side} {whose} ({low} to {high} %)"
+
+
+def judge(
+    gains: Float[Tensor, " block"],
+    before: Float[Tensor, " block"],
+    *,
+    rival: Float[Tensor, " block"] | None = None,
+    name: str = "source",
+    within: bool = False,
+) -> Verdict:
+    """Weigh the held-out gains in squared error against their scatter over the blocks.
+
+    Args:
+        gains: Over the source.
+        before: Errors of the source.
+        rival: Errors of the best forecast that needs no adaptation; default the source.
+        name: Its name.
+        within: Whether all blocks are of one recording.
+    """
+    rival = before if rival is None else rival
+    gain, interval = _interval(gains, before)
+    over_best, bounds = _interval(gains - before + rival, rival)
+    mean, noise = _reduction(gains - before + rival, rival)
+    decision = "deploy" if mean > max(WORTH, noise) else f"keep {_kept(name)}"
+    return Verdict(decision, gain, interval, len(gains), name, over_best, bounds, within)
+
+
+def _kept(name: str) -> str:
+    return "persistence" if name == "recall:1" else f"the {readable(name)}"
+
+
+def _interval(
+    gains: Float[Tensor, " block"], before: Float[Tensor, " block"]
+) -> tuple[float, tuple[float, float]]:
+    """Relative reduction of the RMSE and its 90 % interval, by Student's t over the blocks."""
+    mean, noise = _reduction(gains, before)
+    spread = _STUDENT[min(max(len(gains) - 1, 1), len(_STUDENT)) - 1] * noise
+    return _in_rmse(mean), (_in_rmse(mean - spread), _in_rmse(mean + spread))
+
+
+def _reduction(
+    gains: Float[Tensor, " block"], before: Float[Tensor, " block"]
+) -> tuple[float, float]:
+    """Relative reduction of the squared error, and its standard error over the blocks."""
     number, total = len(gains), float(before.sum())
     mean = float(gains.sum()) / total if total > 0 else 0.0
-    noise, spread = math.inf, math.inf
-    if number > 1 and total > 0:
-        noise = float((gains - mean * before).std()) * math.sqrt(number) / total
-        spread = _STUDENT[min(number - 1, len(_STUDENT)) - 1] * noise
-    low, high = _in_rmse(mean - spread), _in_rmse(mean + spread)
-    deploy = mean > max(WORTH, CAUTION * noise)
-    decision: Literal["deploy", "keep the source"] = "deploy" if deploy else "keep the source"
-    return Verdict(decision, _in_rmse(mean), (low, high), number)
+    if number < 2 or total <= 0:
+        return mean, math.inf
+    return mean, float((gains - mean * before).std()) * math.sqrt(number) / total
 
 
 def _in_rmse(reduction: float) -> float:

@@ -25,8 +25,8 @@ from r2no.training import PhysicalOperator, load_operator, save_operator
 from r2no.training.checkpoints import normaliser_from_plain, plain_normaliser
 from r2no.training.operator import operator_state
 
-SOURCE_FILE = "source.safetensors"
-PROGRAM_FILE = "source.pt2"
+SOURCE_STEM = "source"
+SOURCE_FILE = f"{SOURCE_STEM}.safetensors"
 #: Kinds that run code other than r2no's when they are opened.
 _FOREIGN = ("python", "exported")
 
@@ -59,22 +59,29 @@ def check_describable(source: Operator) -> dict[str, Any]:
     return found
 
 
-def save_source(source: Operator, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Write ``source`` into ``folder``; returns its description and the names of its files."""
-    found = check_describable(source)
+def save_source(
+    source: Operator, folder: Path, *, stem: str = SOURCE_STEM
+) -> tuple[dict[str, Any], list[str]]:
+    """Write ``source`` into ``folder``; returns its description and the names of its files.
+
+    Files begin with ``stem``, so that a folder can hold several operators.
+    """
+    found, weights, program = check_describable(source), f"{stem}.safetensors", f"{stem}.pt2"
     if isinstance(source, PhysicalOperator):
-        save_operator(source, folder / SOURCE_FILE, backbone=found["backbone"])
-        return found, [SOURCE_FILE]
+        save_operator(source, folder / weights, backbone=found["backbone"])
+        return found, [weights]
     network: Any = source.network if isinstance(source, WrappedOperator) else source
     if found["kind"] == "exported":
-        _copy_program(getattr(network, RECIPE), folder / PROGRAM_FILE)
-        return found, [PROGRAM_FILE]
-    storage.save_tensors(folder / SOURCE_FILE, operator_state(network), {"kind": found["kind"]})
-    return found, [SOURCE_FILE]
+        _copy_program(getattr(network, RECIPE), folder / program)
+        return found, [program]
+    storage.save_tensors(folder / weights, operator_state(network), {"kind": found["kind"]})
+    return found, [weights]
 
 
-def load_source(folder: Path, found: dict[str, Any], fields: Fields, *, trust: bool) -> Operator:
-    """Make the source of an artifact again.
+def load_source(
+    folder: Path, found: dict[str, Any], fields: Fields, *, trust: bool, stem: str = SOURCE_STEM
+) -> Operator:
+    """Make the source of an artifact again, or another operator in its folder.
 
     Raises:
         ConfigError: if that runs foreign code and ``trust`` is not given.
@@ -83,7 +90,7 @@ def load_source(folder: Path, found: dict[str, Any], fields: Fields, *, trust: b
         what = (
             f"import and call `{found['factory']}`"
             if found["kind"] == "python"
-            else f"open the exported program `{folder / PROGRAM_FILE}`, which can hold any code"
+            else f"open the exported program `{folder / stem}.pt2`, which can hold any code"
         )
         raise ConfigError(
             f"To make the source of `{folder}` r2no would {what}. If you trust the artifact, pass "
@@ -96,8 +103,8 @@ def load_source(folder: Path, found: dict[str, Any], fields: Fields, *, trust: b
             "the operator as `source`."
         )
     if found["kind"] == "operator":
-        return load_operator(folder / SOURCE_FILE)[0]
-    network = _make_network(folder, found)
+        return load_operator(folder / f"{stem}.safetensors")[0]
+    network = _make_network(folder / stem, found)
     if "wrap" not in found:
         return network.eval()
     settings = dict(found["wrap"])
@@ -111,15 +118,17 @@ def load_source(folder: Path, found: dict[str, Any], fields: Fields, *, trust: b
     return wrap(network, fields=fields, normaliser=normaliser, **settings)
 
 
-def _make_network(folder: Path, found: dict[str, Any]) -> nn.Module:
+def _make_network(path: Path, found: dict[str, Any]) -> nn.Module:
+    """A network from files whose names begin with ``path``."""
     if found["kind"] == "exported":
-        return from_exported(folder / PROGRAM_FILE, trust=True)
+        return from_exported(path.with_name(f"{path.name}.pt2"), trust=True)
     if found["kind"] == "python":
         network = from_python(found["factory"], **from_plain(found["arguments"]))
     else:
         network = backbones.build(found["backbone"], config=found["config"])
-    weights, _ = storage.load_tensors(folder / SOURCE_FILE)
-    set_weights(network, weights, str(folder / SOURCE_FILE))
+    file = path.with_name(f"{path.name}.safetensors")
+    weights, _ = storage.load_tensors(file)
+    set_weights(network, weights, str(file))
     return network
 
 

@@ -75,7 +75,7 @@ def _level(ensemble: FittedEnsemble) -> tuple[int, int]:
     """Bands and sectors between which the weights differ."""
     if ensemble.nested is None:
         return max(ensemble.cells.radial, 1), max(ensemble.cells.angular, 1)
-    sizes = [(1, 1), *(chain.levels[-1] for chain in ensemble.nested.chains)]
+    sizes = [(1, 1), *(level[:2] for chain in ensemble.nested.chains for level in chain.levels)]
     return max(size[0] for size in sizes), max(size[1] for size in sizes)
 
 

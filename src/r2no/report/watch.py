@@ -38,7 +38,7 @@ class ScoringWatch:
         self.roles = {
             "source": "finetuned",
             "irno": "irno_selected",
-            "r2no": f"r2no_m{len(model.trajectories.modules)}",
+            "r2no": f"r2no_m{len(model.loops.modules)}",
         }
         self._rings = FourierCells.bands(
             fields.grid, num_bands=min(24, max(4, min(fields.grid) // 2))

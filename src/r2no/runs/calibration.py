@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeVar
 import torch
 
 from r2no._types import Number, Operator
-from r2no.adaptation import AdaptSettings, Trajectories
+from r2no.adaptation import AdaptSettings, RepairLoops
 from r2no.adaptation.adapt import initial_module
 from r2no.data.splits import Splits
 from r2no.data.window import batches, collate
@@ -78,7 +78,7 @@ def calibrate(source: Operator, splits: Splits, settings: AdaptSettings, out: Pa
             f"One repair step gave the loss {loss} or a gradient that is not finite. Check the "
             "units of data and source; very large values need scaling."
         )
-    loops = Trajectories(
+    loops = RepairLoops(
         (module.eval(),), *normalisers, settings.repair.steps, settings.repair.step_size
     )
     rollout, fit = _fit_times(source, splits, loops, settings)
@@ -93,7 +93,7 @@ def calibrate(source: Operator, splits: Splits, settings: AdaptSettings, out: Pa
 
 @torch.no_grad()
 def _fit_times(
-    source: Operator, splits: Splits, loops: Trajectories, settings: AdaptSettings
+    source: Operator, splits: Splits, loops: RepairLoops, settings: AdaptSettings
 ) -> tuple[float, float]:
     """Seconds per window of the roll-out alone, and of the roll-out with its Gram sums."""
     _, window = next(iter(batches(splits.fit, settings.batch_size)))

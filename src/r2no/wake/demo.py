@@ -262,9 +262,9 @@ def _figures(
 ) -> None:
     window = collate([test[len(test) // 2]])
     source = model.source(window.history)
-    best = f"r2no_m{len(model.trajectories.modules)}"
+    best = f"r2no_m{len(model.loops.modules)}"
     parts = {name: chosen[name].compose(source) for name in ("irno_selected", best)}
-    for member, depth, iterate in model.trajectories(window.history, source):
+    for member, depth, iterate in model.loops(window.history, source):
         for composition in parts.values():
             composition.add(member, depth, iterate)
     shown = {

@@ -168,7 +168,7 @@ def _result(
     found: TestPass,
     windows: Mapping[str, Windows],
 ) -> dict[str, Any]:
-    config, loops = place.config, model.trajectories
+    config, loops = place.config, model.loops
     return {
         "system": place.system,
         "backbone": place.backbone,
@@ -196,7 +196,7 @@ def _checkpoints(model: AdaptedModel) -> int:
 
 
 def _cost(model: AdaptedModel, found: TestPass, windows: int) -> dict[str, Any]:
-    loops, seconds = model.trajectories, found.seconds
+    loops, seconds = model.loops, found.seconds
     members, steps = len(loops.modules), loops.steps
     unit = 1 if sys.platform == "darwin" else 1024
     return {

@@ -69,7 +69,7 @@ class Scorer:
         theory: int = WINDOWS,
     ) -> None:
         self.model, self.chosen, self.windows, self.protocol = model, chosen, windows, protocol
-        loops, measured = model.trajectories, model.fields.measured
+        loops, measured = model.loops, model.fields.measured
         self.joint = Readouts({n: e.spread for n, e in chosen.ensembles.items()})
         self.scores = {n: Accumulator(measured) for n in ("source", *chosen.ensembles)}
         self.errors = DepthErrors.empty(
@@ -105,7 +105,7 @@ class Scorer:
         )
 
     def _batch(self, numbers: range, window: Window) -> None:
-        loops = self.model.trajectories
+        loops = self.model.loops
         source = self.model.source(window.history)
         self.clock.charge("source")
         composition = self.joint.compose(source, spectra=True)

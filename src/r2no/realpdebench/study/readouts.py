@@ -31,7 +31,7 @@ def study_readouts(model: AdaptedModel) -> StudyReadouts:
     ``r2no`` combines all members in the full partition; ``no_*`` drop an axis or the base column,
     each with its own choice of ridge; ``columns_J`` retain fewer depths; ``ridge_x`` fix λ = x.
     """
-    members = len(model.trajectories.modules)
+    members = len(model.loops.modules)
     found = readouts(model)
     found["r2no"] = found.pop(f"r2no_m{members}") if members > 1 else model.ensemble
     found |= {name: _light(e) for name, e in _partitions(model.ensemble).items()}

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from r2no.adaptation import AdaptedModel, Trajectories
+from r2no.adaptation import AdaptedModel, RepairLoops
 from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import contraction_report, selection_price
 from r2no.ensemble.diagnostics import ContractionReport
@@ -29,7 +29,7 @@ class Contraction:
     holds such a window, at the target.
     """
 
-    def __init__(self, loops: Trajectories, windows: Windows, most: int = WINDOWS) -> None:
+    def __init__(self, loops: RepairLoops, windows: Windows, most: int = WINDOWS) -> None:
         self._loops, self._measured = loops, windows.fields.measured
         count = min(most, len(windows))
         self._numbers = {place * len(windows) // count for place in range(count)}
@@ -117,7 +117,7 @@ def errors_by_trajectory(
 
     One roll-out of the first member over the split.
     """
-    loops, cells = model.trajectories, model.ensemble.cells
+    loops, cells = model.loops, model.ensemble.cells
     first = replace(loops, modules=loops.modules[:1])
     measured = list(model.fields.measured)
     origins = windows.origins[:, 0].unique(return_inverse=True)[1]

@@ -1,10 +1,10 @@
-"""Trajectories: the repair loops of all members, in physical units, one iterate at a time.
+"""RepairLoops: the repair loops of all members, in physical units, one iterate at a time.
 
 One pass over the data feeds every consumer (Gram sums, depth errors, readouts), so no iterate is
 computed twice and none is kept longer than it is needed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from r2no._types import Number
+from r2no.adaptation.groups import ColumnGroup, group_forecasts
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import ColumnSpectra, DepthErrors, GramAccumulator, GramSums
@@ -23,7 +24,7 @@ _FAR = 256  # spreads between a mean and zero from which on rounding of the mean
 
 
 @dataclass(frozen=True, eq=False)
-class Trajectories:
+class RepairLoops:
     """M repair loops from one source (M3).
 
     Attributes:
@@ -53,12 +54,20 @@ class Trajectories:
         """
         return bool((self.of_field.shift.abs() > _FAR * self.of_field.scale).any())
 
-    def __call__(self, history: Tensor, source: Tensor) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield (member, depth, iterate) for depths 1..L of each member in turn, physical units."""
+    def __call__(
+        self, history: Tensor, source: Tensor, last: Mapping[int, int] | None = None
+    ) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield (member, depth, iterate) for depths 1..L of each member in turn, physical units.
+
+        With ``last``, each member goes no further than the depth given there, 0 by default.
+        """
         normal_history, start = self.of_history(history), self.of_field(source)
         for member, module in enumerate(self._fast):
+            steps = self.steps if last is None else last.get(member, 0)
+            if not steps:
+                continue
             loop = repair_steps(
-                module, normal_history, start, steps=self.steps, step_size=self.step_size
+                module, normal_history, start, steps=steps, step_size=self.step_size
             )
             for depth, iterate in enumerate(loop):
                 if depth > 0:
@@ -75,7 +84,8 @@ def shared_batches(windows: Windows, batch_size: int) -> Iterator[tuple[range, W
 
 @torch.no_grad()
 def gather_sums(
-    trajectories: Trajectories,
+    loops: RepairLoops,
+    groups: Sequence[ColumnGroup],
     windows: Windows,
     cache: SourceCache,
     accumulator: GramAccumulator,
@@ -95,7 +105,9 @@ def gather_sums(
         for numbers, window in shared_batches(windows, batch_size):
             source = cache[numbers]
             part = accumulator.begin(source, window.target, window.mask)
-            _roll_out(trajectories, window, source, part, errors)
+            for label, forecast in group_forecasts(groups, window.history, source):
+                part.put(label, forecast)
+            _roll_out(loops, window, source, part, errors)
             accumulator.add(group[list(numbers)])
             step.advance(len(numbers))
     counted = torch.tensor([errors.windows])
@@ -107,15 +119,15 @@ def gather_sums(
 
 
 def _roll_out(
-    trajectories: Trajectories,
+    loops: RepairLoops,
     window: Window,
     source: Tensor,
     spectra: ColumnSpectra,
     errors: DepthErrors,
 ) -> None:
     errors.begin(window.target)
-    for member in range(len(trajectories.modules)):
+    for member in range(len(loops.modules)):
         errors.add(member, 0, source, window.target, window.mask)
-    for member, depth, iterate in trajectories(window.history, source):
+    for member, depth, iterate in loops(window.history, source):
         spectra.add(member, depth, iterate)
         errors.add(member, depth, iterate, window.target, window.mask)

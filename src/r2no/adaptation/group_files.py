@@ -1,0 +1,154 @@
+"""Column groups in an artifact: what each needs to be made again.
+
+Recalled frames need a number, the mean field a tensor; an operator comes along as the source does
+where that is possible. Others are given again when the artifact is read, and recognised by their
+answer to the stored history.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from r2no._types import Operator
+from r2no.adaptation.groups import (
+    ColumnGroup,
+    FurtherOperator,
+    MeanField,
+    Recall,
+    further_operators,
+)
+from r2no.data.window import Fields
+from r2no.errors import ConfigError, FingerprintError
+from r2no.operators.packing import check_describable, describe_source, load_source, save_source
+from r2no.training import same_answer
+
+
+def check_included(groups: Sequence[ColumnGroup]) -> None:
+    """Refuse operators that cannot come along, before anything is written."""
+    for group in groups:
+        if isinstance(group, FurtherOperator):
+            check_describable(group.operator)
+
+
+def save_groups(
+    groups: Sequence[ColumnGroup], folder: Path, *, include: bool
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Write operators into ``folder``; returns descriptions of all groups and names of files."""
+    described, files = [], []
+    for group in groups:
+        content: dict[str, Any] = {"kind": "given", "labels": list(group.labels)}
+        if isinstance(group, Recall):
+            content = {"kind": "recall", "frames": group.frames, "partners": group.with_partners}
+        elif isinstance(group, MeanField):
+            content = {"kind": "mean"}
+        elif include and isinstance(group, FurtherOperator) and describe_source(group.operator):
+            how, names = save_source(group.operator, folder, stem=_stem(group.name))
+            content = {**content, "kind": "operator", "operator": how}
+            files += names
+        described.append({"name": group.name, **content})
+    return described, files
+
+
+def group_tensors(
+    groups: Sequence[ColumnGroup], probe: Tensor, answer: Tensor
+) -> dict[str, Tensor]:
+    """The mean field, and what the groups that may be given again forecast for the probe."""
+    tensors: dict[str, Tensor] = {}
+    for group in groups:
+        if isinstance(group, MeanField):
+            tensors["mean_field"] = group.field
+        elif not isinstance(group, Recall):
+            found = dict(group.forecasts(probe, answer))
+            tensors |= {f"column.{label}": value.contiguous() for label, value in found.items()}
+    return tensors
+
+
+def group_labels(described: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Labels of the columns that an artifact's groups give."""
+    labels: list[str] = []
+    for content in described:
+        if content["kind"] == "recall":
+            labels += Recall(content["frames"]).labels
+        else:
+            labels += ["mean"] if content["kind"] == "mean" else content["labels"]
+    return tuple(labels)
+
+
+@torch.no_grad()
+def load_groups(
+    folder: Path,
+    described: Sequence[Mapping[str, Any]],
+    context: Mapping[str, Tensor],
+    fields: Fields,
+    *,
+    also: Mapping[str, Operator | ColumnGroup] | None,
+    trust: bool,
+) -> tuple[ColumnGroup, ...]:
+    """The groups of an artifact; those that it does not bring are taken from ``also``.
+
+    Raises:
+        ConfigError: if one is neither brought nor given, or needs consent.
+        FingerprintError: if one forecasts something else than when it was saved.
+    """
+    given = {group.name: group for group in further_operators(also)}
+    groups: list[ColumnGroup] = []
+    for content in described:
+        name = content["name"]
+        if content["kind"] == "recall":
+            groups.append(Recall(int(content["frames"]), bool(content["partners"])))
+        elif content["kind"] == "mean":
+            groups.append(_mean_field(context["mean_field"], fields))
+        else:
+            group = given.pop(name, None) or _brought(folder, content, fields, trust)
+            _check_answers(folder, group, content, context)
+            groups.append(group)
+    if given:
+        raise ConfigError(
+            f"`also` holds {sorted(given)}, which `{folder}` does not know. Its further operators "
+            f"are {sorted(c['name'] for c in described if c['kind'] in ('given', 'operator'))}."
+        )
+    return tuple(groups)
+
+
+def _mean_field(values: Tensor, fields: Fields) -> MeanField:
+    shape = (*fields.grid, len(fields.channels))
+    if tuple(values.shape) != shape or not bool(values.isfinite().all()):
+        raise ValueError(f"the mean field must be finite and of shape {shape}")
+    return MeanField(values)
+
+
+def _brought(folder: Path, content: Mapping[str, Any], fields: Fields, trust: bool) -> ColumnGroup:
+    name = content["name"]
+    if content["kind"] != "operator":
+        raise ConfigError(
+            f"`{folder}` does not bring `{name}`, one of its column groups. Pass it again, "
+            f"`also={{{name!r}: ...}}`."
+        )
+    how = dict(content["operator"])
+    return FurtherOperator(name, load_source(folder, how, fields, trust=trust, stem=_stem(name)))
+
+
+def _check_answers(
+    folder: Path,
+    group: ColumnGroup,
+    content: Mapping[str, Any],
+    context: Mapping[str, Tensor],
+) -> None:
+    if list(group.labels) != list(content["labels"]):
+        raise FingerprintError(
+            f"`{group.name}` has columns {list(group.labels)}, but `{folder}` was fitted with "
+            f"{content['labels']}."
+        )
+    for label, forecast in group.forecasts(context["probe"], context["answer"]):
+        if not same_answer(forecast, context[f"column.{label}"]):
+            raise FingerprintError(
+                f"`{label}` forecasts something else for the stored history than when `{folder}` "
+                "was saved. Give the operator it was fitted with."
+            )
+
+
+def _stem(name: str) -> str:
+    return f"also-{name}"
