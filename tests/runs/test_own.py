@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 import r2no as library
 from r2no import storage
 from r2no.cli.main import app
+from r2no.cli.moved import MovedError
 from r2no.errors import ConfigError, FingerprintError, StorageError
 from r2no.locks import sole_writer
 from r2no.runs import Finding, examine, open_task, read_own_config
@@ -112,8 +113,10 @@ def test_config_leads_to_an_artifact_with_scores_and_a_forecast(folder: Path) ->
     found = storage.read_json(folder / "scores.json")
     assert found["same_data"]
     assert found["scores"]["r2no"]["rmse"] == pytest.approx(scores["r2no"])
-    with pytest.raises(ConfigError, match="only --split, --output and --trust-source"):
+    with pytest.raises(MovedError, match=r"bench evaluate run/model\.r2no --system cylinder"):
         run("evaluate", "run/model.r2no", "--system", "cylinder")
+    with pytest.raises(ConfigError, match="`split` must be train, fit or test, but got 'val'"):
+        run("evaluate", "run/model.r2no", "--split", "val")
 
 
 @pytest.mark.parametrize("kind", ["exported", "forecasts", "backbone"])
@@ -429,5 +432,6 @@ def test_wrong_keys_and_values_are_named(folder: Path, change: Any, reason: str)
 
 
 def test_options_that_do_not_apply_are_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="only --out, --members and --seed apply, but got radial"):
+    with pytest.raises(MovedError, match=r"bench adapt .* settings stand in the YAML file"):
         run("adapt", config(folder), "--radial", 3)
+    assert not (folder / "run").exists()

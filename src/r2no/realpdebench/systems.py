@@ -190,7 +190,7 @@ def lookup(name: str, root: Path | None = None) -> System:
     except (KeyError, TypeError) as error:
         raise FileDamagedError(
             f"`{small}` lacks the setting {error}. Write the small data set again with "
-            "`r2no data tiny`."
+            "`r2no bench tiny`."
         ) from error
 
 

@@ -32,8 +32,8 @@ class ArrowTrajectories(Trajectories):
         if not rows:
             raise DataError(
                 f"`{folder}` holds no trajectory: none of the {len(listed)} shards it lists is "
-                f"there, or all are empty. Fetch them with `r2no data fetch --system {system.name} "
-                f"--kind {kind}`."
+                f"there, or all are empty. Fetch them with `r2no bench fetch --system "
+                f"{system.name} --kind {kind}`."
             )
         self._rows = dict(sorted(rows.items()))
 

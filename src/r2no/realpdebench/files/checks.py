@@ -78,7 +78,7 @@ def _missing_message(missing: Collection[str], trajectories: Trajectories) -> st
     where = f"These files are absent: {_some(absent)}. " if absent else ""
     return (
         f"The window list names {len(missing)} trajectories that are not there: {_some(missing)}. "
-        f"{where}Fetch them with `r2no data fetch`. "
+        f"{where}Fetch them with `r2no bench fetch`. "
     )
 
 

@@ -55,7 +55,7 @@ class Index:
             return "drawn"
         raise DataError(
             f"There is no window list `{self.folder.index(self.kind, 'train')}`. Fetch it with "
-            f"`r2no data fetch --system {self.system.name}`; it is small."
+            f"`r2no bench fetch --system {self.system.name}`; it is small."
         )
 
     def windows(self, split: str) -> list[Pair]:
@@ -80,7 +80,7 @@ class Index:
             if self.kind == "real":
                 raise DataError(
                     f"There is no window list `{path}`. Fetch it with "
-                    f"`r2no data fetch --system {self.system.name}`; it is small."
+                    f"`r2no bench fetch --system {self.system.name}`; it is small."
                 )
             warnings.warn(
                 f"`{path}` is not there, so the {split} split of the simulated data is empty, "

@@ -48,9 +48,9 @@ def _refusal(path: Path, system: str, backbone: str) -> ConfigError:
     return ConfigError(
         f"`{path}` is a released file of which the paper says that it does not work: its authors "
         f"finetuned {BACKBONES[backbone]} themselves (RMSE {printed:.5f} on {system}). Remove it "
-        "to have the network finetuned here, put a checkpoint of `r2no train` in its place, or "
-        "use it all the same with `--accept`; `r2no bench compare` then sets its RMSE beside the "
-        "printed one."
+        "to have the network finetuned here, put a checkpoint of `r2no bench train` in its place, "
+        "or use it all the same with `--accept`; `r2no bench compare` then sets its RMSE beside "
+        "the printed one."
     )
 
 
