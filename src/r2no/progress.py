@@ -44,6 +44,9 @@ class Reporter:
         self._bars: Progress | None = None
         self._running = 0
 
+    def __repr__(self) -> str:
+        return f"Reporter({'quiet' if self.quiet else 'shows steps'})"
+
     @classmethod
     def default(cls) -> "Reporter":
         """Shows steps where someone watches: on a terminal or in a notebook."""
@@ -88,11 +91,19 @@ class Reporter:
 
 
 class _Silent:
+    """A step that nobody watches."""
+
     def advance(self, amount: Number = 1, note: str = "") -> None:
         return
 
 
+#: Shows nothing; what library functions report to unless they are given another.
+SILENT = Reporter(quiet=True)
+
+
 class _Bar:
+    """A step as one bar of the live display."""
+
     def __init__(self, progress: Progress, title: str, total: Number) -> None:
         self._progress = progress
         self._task = progress.add_task(title, total=total, note="")

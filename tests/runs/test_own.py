@@ -13,10 +13,10 @@ import torch
 import xarray
 import yaml
 from neuralop.models import FNO
-from tests.conftest import travelling_wave
-from tests.operators.toys import FrameMix
 from tests.support import piv
 from tests.support.adapting import exported, own_operator
+from tests.support.networks import FrameMix
+from tests.support.waves import travelling_wave
 from typer.testing import CliRunner
 
 import r2no as library
@@ -56,7 +56,7 @@ def config(folder: Path, *, data: Any = None, source: Any = None, **rest: Any) -
     content = {
         "data": {"path": "piv.nc", "history": 4, "horizon": 4, "stride": 3, **(data or {})},
         "source": {
-            "python": "tests.operators.toys:FrameMix",
+            "python": "tests.support.networks:FrameMix",
             "checkpoint": "weights.pt",
             "layout": "B (T C) H W",
             **(source or {}),
@@ -194,7 +194,7 @@ def test_sound_config_has_no_complaints(folder: Path) -> None:
 
 
 def test_factory_may_lie_in_the_working_folder(folder: Path) -> None:
-    code = "from tests.operators.toys import FrameMix as Network"
+    code = "from tests.support.networks import FrameMix as Network"
     (folder / "my_networks.py").write_text(code)
     path = config(folder, source={"python": "my_networks:Network"})
     start = "from r2no.cli.main import main; main()"
@@ -360,7 +360,7 @@ def test_weights_that_are_not_finite_are_found(folder: Path) -> None:
 
 
 def test_source_that_changes_its_answer_is_found(folder: Path) -> None:
-    source = {"python": "tests.operators.toys:Restless", "checkpoint": None}
+    source = {"python": "tests.support.networks:Restless", "checkpoint": None}
     found = failure(config(folder, source=source))
     assert found.check == "repeatable"
     assert found.message.startswith("FingerprintError")

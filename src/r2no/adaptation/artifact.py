@@ -36,7 +36,7 @@ from r2no.operators.packing import (
     load_source,
     save_source,
 )
-from r2no.repair import RepairUNet
+from r2no.repair_loop import RepairUNet
 from r2no.training import (
     load_operator,
     operator_fingerprint,

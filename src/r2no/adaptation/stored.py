@@ -48,6 +48,10 @@ class StoredModel:
     provenance: dict[str, Any]
     manifest: dict[str, Any]
 
+    def __repr__(self) -> str:
+        verdict = "" if self.verdict is None else f"; {self.verdict}"
+        return f"StoredModel({self.fields.describe()}; {len(self.files)} files{verdict})"
+
     @property
     def files(self) -> dict[str, str]:
         """SHA-256 of every file, by name."""

@@ -11,12 +11,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from r2no._repr import brief_repr
 from r2no._types import Number
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import ColumnSpectra, DepthErrors, GramAccumulator, GramSums
-from r2no.progress import Reporter
-from r2no.repair import RepairUNet, repair_steps
+from r2no.progress import SILENT, Reporter
+from r2no.repair_loop import RepairUNet, repair_steps
 from r2no.training import SourceCache, distributed
 
 _FAR = 256  # spreads between a mean and zero from which on rounding of the mean counts
@@ -39,6 +40,8 @@ class Trajectories:
     of_field: Normaliser
     steps: int
     step_size: float
+
+    __repr__ = brief_repr
 
     @cached_property
     def _fast(self) -> tuple[RepairUNet, ...]:
@@ -84,13 +87,12 @@ def gather_sums(
     group: Tensor,
     batch_size: int,
     title: str = "fitting",
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> dict[Number, GramSums]:
     """One pass over the fit split: Gram sums by group, and errors by depth (M6, M9).
 
     Returns the sums for each exponent of the window weight.
     """
-    reporter = reporter or Reporter(quiet=True)
     with reporter.step(title, len(windows)) as step:
         for numbers, window in shared_batches(windows, batch_size):
             source = cache[numbers]

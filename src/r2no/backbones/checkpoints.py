@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from r2no._repr import brief_repr
 from r2no._types import PathLike
 from r2no.backbones.formats import (
     Checkpoint,
@@ -19,7 +20,7 @@ from r2no.backbones.formats import (
     write_benchmark,
     write_safetensors,
 )
-from r2no.backbones.identify import identify, likely_network, signature
+from r2no.backbones.identification import identify, likely_network, signature
 from r2no.errors import CheckpointMismatchError, ConfigError, FileDamagedError, NonFiniteError
 from r2no.storage import file_sha256
 from r2no.torch_files import distinct
@@ -49,6 +50,8 @@ class CheckpointDescription:
     parameters: int
     tensors: int
     context: Mapping[str, Any] = field(default_factory=dict)  # what r2no's own format adds
+
+    __repr__ = brief_repr
 
 
 def load_checkpoint(net: nn.Module, path: PathLike) -> CheckpointRecord:

@@ -56,6 +56,10 @@ class GramAccumulator:
         self._streams = {exponent: StreamBlocks() for exponent in exponents} if not groups else {}
         self._batch: ColumnSpectra | None = None
 
+    def __repr__(self) -> str:
+        how = f"{self.groups} groups" if self.groups else "a stream"
+        return f"GramAccumulator({how}, {self.columns.number} columns, {self.cells})"
+
     def begin(
         self,
         source: Float[Tensor, "batch time *space_channel"],
@@ -147,6 +151,9 @@ class ColumnSpectra:
             self._put_with_partner(BASE, columns.base_column(self._source))
             if columns.centred and mask is None:  # exactly, not but for rounding
                 self._spectra[:, self._order == 0, columns.number - 1] = 0
+
+    def __repr__(self) -> str:
+        return f"ColumnSpectra({self.windows} windows, {self.columns.number} columns, {self.cells})"
 
     @property
     def windows(self) -> int:

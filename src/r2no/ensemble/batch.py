@@ -6,6 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from r2no import checks
+from r2no._repr import brief_repr
 from r2no.errors import EmptySplitError, ShapeError
 from r2no.spectral import FourierCells
 
@@ -22,6 +23,9 @@ class FitBatch(NamedTuple):
     target: Float[Tensor, "batch time *space_channel"]
     mask: Tensor | None = None
     group: Int[Tensor, " batch"] | None = None
+
+    def __repr__(self) -> str:
+        return brief_repr(self)
 
     @classmethod
     def of(cls, parts: Any) -> "FitBatch":

@@ -85,6 +85,9 @@ class Readouts:
                     "first. Compose readouts of one model together."
                 )
 
+    def __repr__(self) -> str:
+        return f"Readouts({', '.join(self.weights)} on {' x '.join(map(str, self.grid))})"
+
     def compose(
         self, source: Float[Tensor, "batch time *space_channel"], *, spectra: bool = False
     ) -> "Composition":
@@ -113,6 +116,9 @@ class Composition:
             alike = {n: c for n, c in based.items() if c.centred == centred}
             if alike:
                 self._accumulate(BASE, next(iter(alike.values())).base_column(self._base), alike)
+
+    def __repr__(self) -> str:
+        return f"Composition(source {tuple(self._source.shape)}, {self._readouts})"
 
     def add(self, member: int, depth: int, iterate: Tensor) -> Tensor | None:
         """Take iterate h_ℓ (ℓ ≥ 1) of a member; returns the transform of h_ℓ - h_0, if made.

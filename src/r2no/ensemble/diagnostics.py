@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._repr import brief_repr
 from r2no._types import Number
 from r2no.errors import ConfigError, EmptySplitError
 from r2no.spectral import FourierCells, cell_energy, count_coefficients
@@ -25,6 +26,8 @@ class DepthErrors:
     squared: Float[Tensor, "member depth band channel"]
     windows: int = 0
     frames: int = 0
+
+    __repr__ = brief_repr
 
     @classmethod
     def empty(

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from r2no._repr import brief_repr
 from r2no.errors import EmptySplitError
 
 #: Groups to fit on, groups to score on.
@@ -29,6 +30,8 @@ class HeldOut:
 
     group: Int[Tensor, " window"]
     folds: tuple[Fold, ...]
+
+    __repr__ = brief_repr
 
 
 def halves(origins: Int[Tensor, "window 2"], *, horizon: int) -> HeldOut:

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._repr import brief_repr
 from r2no.ensemble.chains import Chain, ChainSearch
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import Fold
@@ -54,6 +55,8 @@ class NestedFit:
     chains: tuple[Chain, ...]
     gains: Float[Tensor, " block"]
     before: Float[Tensor, " block"]
+
+    __repr__ = brief_repr
 
     @property
     def verdict(self) -> Verdict:

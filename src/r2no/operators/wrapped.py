@@ -40,6 +40,11 @@ class WrappedOperator(nn.Module):
             self.register_buffer(f"{name}_shift", statistics.shift)
             self.register_buffer(f"{name}_scale", statistics.scale)
 
+    def __repr__(self) -> str:
+        steps = ", one step at a time" if self.one_step else ""
+        kind = getattr(self.network, "__name__", type(self.network).__name__)
+        return f"WrappedOperator({kind}, layout '{self.layout}'{steps}, {self.fields.describe()})"
+
     def forward(
         self, history: Float[Tensor, "batch history_time *space_history_channel"]
     ) -> Float[Tensor, "batch time *space_channel"]:

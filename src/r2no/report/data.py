@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from r2no._repr import brief_repr
 from r2no._types import PathLike
 from r2no.adaptation import store_beside
 from r2no.adaptation.stored import verified_manifest
@@ -51,6 +52,8 @@ class Evaluation:
     regions: Json
     example: Json
     audit: list[Json] = field(default_factory=list)
+
+    __repr__ = brief_repr
 
     def to_json(self) -> Json:
         """Strict JSON: no NaN."""
@@ -103,6 +106,8 @@ class ReportData:
     audit: list[Json]
     provenance: Json
     evaluation: Evaluation | None = None
+
+    __repr__ = brief_repr
 
     def to_json(self) -> Json:
         """Strict JSON: no NaN."""

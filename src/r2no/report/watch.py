@@ -13,7 +13,7 @@ from r2no.adaptation import AdaptedModel, readouts, score_readouts
 from r2no.data.window import Fields, Window, Windows
 from r2no.ensemble import DepthErrors
 from r2no.errors import ConfigError
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.report.data import Evaluation
 from r2no.report.example import example_json
 from r2no.report.packing import clean, rounded
@@ -54,6 +54,9 @@ class ScoringWatch:
         self._squared = {name: torch.zeros(shape, dtype=torch.float64) for name in self.roles}
         self._points = torch.zeros(shape, dtype=torch.float64)
         self._kept: dict[str, Tensor] = {}
+
+    def __repr__(self) -> str:
+        return f"ScoringWatch({', '.join(self.roles)} on {len(self._windows)} windows)"
 
     def __call__(self, numbers: range, window: Window, forecasts: Mapping[str, Tensor]) -> None:
         """Add a batch."""
@@ -187,7 +190,7 @@ def evaluate(
     *,
     operators: Mapping[str, Operator] | None = None,
     split: str = "test",
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> Evaluation:
     """Score a model and its baselines on a split for the report, in one streamed pass."""
     watch = ScoringWatch(model, windows)

@@ -13,12 +13,12 @@ import torch
 
 from r2no._types import Number, Operator
 from r2no.adaptation import AdaptSettings, Trajectories
-from r2no.adaptation.adapt import initial_module
+from r2no.adaptation.adapting import initial_module
 from r2no.data.splits import Splits
 from r2no.data.window import batches, collate
 from r2no.ensemble import Columns, GramAccumulator
 from r2no.errors import NonFiniteError
-from r2no.repair import RepairUNet
+from r2no.repair_loop import RepairUNet
 from r2no.spectral import FourierCells
 from r2no.training.backbone import fit_normalisers
 

@@ -8,7 +8,7 @@ from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.stored import read_manifest
 from r2no.data.window import Windows
 from r2no.errors import ConfigError
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.runs.config import OwnConfig
 from r2no.runs.task import open_measurements, open_source, split
 from r2no.training import Persistence
@@ -19,7 +19,7 @@ def evaluate_own(
     *,
     name: str = "test",
     trust_source: bool = False,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> dict[str, Any]:
     """Scores of persistence, source and model on a split of the data the artifact was made from.
 
@@ -56,7 +56,7 @@ def evaluate_own(
 
 
 def score_split(
-    model: AdaptedModel, windows: Windows, *, reporter: Reporter | None = None
+    model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILENT
 ) -> dict[str, dict[str, float]]:
     """All metrics of persistence, source and model."""
     fields = windows.fields

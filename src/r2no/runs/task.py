@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from r2no import backbones, operators
+from r2no._repr import brief_repr
 from r2no._types import Operator
 from r2no.backbones.formats import read_checkpoint
 from r2no.data import Measurements
@@ -21,6 +22,8 @@ class Task:
     measurements: Measurements
     splits: Splits
     source: Operator
+
+    __repr__ = brief_repr
 
 
 def open_task(config: OwnConfig) -> Task:

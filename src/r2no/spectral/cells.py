@@ -57,6 +57,14 @@ class FourierCells:
     extent: Extent = "corner"
     shared_channels: bool = False
 
+    def __repr__(self) -> str:
+        kind = f"{self.radial} x {self.angular}, {self.extent}" if self.radial else "not polar"
+        shared = ", shared by channels" if self.shared_channels else ""
+        return (
+            f"FourierCells({self.num_cells} cells ({kind}), {len(self.index.unique())} occupied, "
+            f"on {' x '.join(map(str, self.grid))}{shared})"
+        )
+
     def __post_init__(self) -> None:
         expected = half_shape(check_grid(self.grid))
         for name in ("index", "multiplicity"):

@@ -21,9 +21,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from r2no import storage
+from r2no._repr import brief_repr
 from r2no._types import Number, PathLike
 from r2no.errors import EmptySplitError, FingerprintError, NonFiniteError
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.training import distributed
 from r2no.training.config import TrainSettings
 
@@ -48,6 +49,8 @@ class TrainResult:
     updates: int
     log: list[dict[str, Number]]
     losses: list[float] = field(default_factory=list)
+
+    __repr__ = brief_repr
 
 
 @dataclass
@@ -79,7 +82,7 @@ def optimise(
     key: str,
     folder: PathLike,
     title: str = "training",
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
     save_seconds: Number = 5.0,
     on_epoch: Callable[[int], None] | None = None,
     alike: Sequence[Tensor] = (),
@@ -107,7 +110,7 @@ def optimise(
     """
     if size == 0:
         raise EmptySplitError("The training split holds no windows. Give at least one trajectory.")
-    folder, reporter = Path(folder), reporter or Reporter(quiet=True)
+    folder = Path(folder)
     key = storage.fingerprint(key, settings.model_dump(mode="json"))
     begin = _sketch([*module.state_dict().values(), *alike])
     kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam

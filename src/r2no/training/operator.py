@@ -26,6 +26,10 @@ class PhysicalOperator(nn.Module):
             self.register_buffer(f"{name}_shift", statistics.shift)
             self.register_buffer(f"{name}_scale", statistics.scale)
 
+    def __repr__(self) -> str:
+        number = sum(parameter.numel() for parameter in self.network.parameters())
+        return f"PhysicalOperator({type(self.network).__name__}, {number:,} parameters)"
+
     def forward(
         self, history: Float[Tensor, "batch history_time *space_history_channel"]
     ) -> Float[Tensor, "batch time *space_channel"]:
@@ -39,6 +43,9 @@ class Persistence(nn.Module):
     def __init__(self, horizon: int, channels: int) -> None:
         super().__init__()
         self.horizon, self.channels = horizon, channels
+
+    def __repr__(self) -> str:
+        return f"Persistence({self.horizon} frames of {self.channels} channels)"
 
     def forward(
         self, history: Float[Tensor, "batch history_time *space_history_channel"]

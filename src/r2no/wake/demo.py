@@ -22,7 +22,7 @@ from r2no.adaptation import (
 from r2no.adaptation.model import versions
 from r2no.data.window import Windows, collate
 from r2no.ensemble import DepthErrors, FittedEnsemble
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.report import (
     ScoringWatch,
     audit_splits,
@@ -105,7 +105,7 @@ def run_demo(
     out: PathLike,
     settings: DemoSettings | None = None,
     *,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
     command: str = "",
 ) -> dict[str, Any]:
     """Run every step that is not done yet and return the results, also in ``out/results.json``.
@@ -117,7 +117,7 @@ def run_demo(
     """
     out = Path(out)
     with sole_run(out / "results.json"):
-        return _run(out, settings or DemoSettings(), reporter or Reporter(quiet=True), command)
+        return _run(out, settings or DemoSettings(), reporter, command)
 
 
 def _run(out: Path, settings: DemoSettings, reporter: Reporter, command: str) -> dict[str, Any]:

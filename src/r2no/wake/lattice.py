@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._repr import brief_repr
 from r2no.errors import ConfigError, NonFiniteError
 from r2no.wake.cylinder import VELOCITIES, Domain, WallLinks
 
@@ -64,6 +65,8 @@ class LatticeFlow:
     domain: Domain
     viscosity: Float[Tensor, " batch"]
     steps: int = field(default=0, init=False)
+
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         domain, batch, dtype = self.domain, len(self.viscosity), self.viscosity.dtype

@@ -2,7 +2,7 @@
 
 import math
 
-from r2no.realpdebench.study.published import published, published_studies
+from r2no.realpdebench.study.printed import published, published_studies
 from r2no.realpdebench.study.results import Results, spectral_norm, study_values
 from r2no.realpdebench.study.sheets import Cell, Sheet, cells
 from r2no.realpdebench.study.studies import BACKBONES, METRIC_NAMES, SYSTEM_NAMES, study

@@ -33,7 +33,7 @@ _SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
-class Place:
+class Pair:
     """A pair and the files it owns."""
 
     config: BenchConfig
@@ -76,7 +76,7 @@ class Place:
         return {split: open_windows(config, self.system, "real", split) for split in _SPLITS}
 
 
-def is_done(place: Place, key: str) -> bool:
+def is_done(place: Pair, key: str) -> bool:
     """Whether the pair's result is there, of today's format, and belongs to this key."""
     if not (place.result.is_file() and place.fields.is_file()):
         return False
@@ -84,7 +84,7 @@ def is_done(place: Place, key: str) -> bool:
     return (found.get("format"), found.get("key")) == (FORMAT, key)
 
 
-def run_pair(place: Place, checkpoint: Path, reporter: Reporter) -> bool:
+def run_pair(place: Pair, checkpoint: Path, reporter: Reporter) -> bool:
     """Do what is missing of a pair; returns whether anything was.
 
     A second process waits for the first, and then finds nothing missing.
@@ -99,7 +99,7 @@ def run_pair(place: Place, checkpoint: Path, reporter: Reporter) -> bool:
 
 
 def _run(
-    place: Place,
+    place: Pair,
     checkpoint: Path,
     windows: dict[str, RealPDEBench],
     key: str,
@@ -116,7 +116,7 @@ def _run(
 
 
 def score_pair(
-    place: Place,
+    place: Pair,
     key: str,
     model: AdaptedModel,
     windows: Mapping[str, Windows],
@@ -139,7 +139,7 @@ def score_pair(
 
 
 def _adapted(
-    place: Place, source: Source, windows: dict[str, RealPDEBench], key: str, reporter: Reporter
+    place: Pair, source: Source, windows: dict[str, RealPDEBench], key: str, reporter: Reporter
 ) -> AdaptedModel:
     """The adapted model, made with one pass over the fit split unless it is there.
 
@@ -162,7 +162,7 @@ def _adapted(
 
 
 def _result(
-    place: Place,
+    place: Pair,
     model: AdaptedModel,
     chosen: StudyReadouts,
     found: TestPass,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from r2no._repr import brief_repr
 from r2no.realpdebench.systems import choice
 
 FORMATS = ("md", "latex", "csv")
@@ -29,6 +30,8 @@ class Sheet:
     header: tuple[tuple[str, str], ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
+
+    __repr__ = brief_repr
 
     def render(self, form: str = "md") -> str:
         """The table as text in one of ``FORMATS``."""

@@ -11,7 +11,7 @@ from r2no.realpdebench.protocol.config import TrainConfig
 from r2no.realpdebench.protocol.run import CHECKPOINT, SUMMARY, run_training
 from r2no.realpdebench.protocol.windows import open_windows
 from r2no.realpdebench.study.config import BenchConfig
-from r2no.realpdebench.study.published import published
+from r2no.realpdebench.study.printed import published
 from r2no.realpdebench.study.studies import BACKBONES, SourceName
 
 PARADIGM: dict[SourceName, str] = {"pretrained": "numerical", "finetune": "finetune"}

@@ -15,7 +15,7 @@ from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import contraction_report, selection_price
 from r2no.ensemble.diagnostics import ContractionReport
 from r2no.progress import Reporter
-from r2no.repair import completed_target
+from r2no.repair_loop import completed_target
 from r2no.spectral import cell_energy
 
 WINDOWS = 8

@@ -8,7 +8,7 @@ import torch
 from r2no._types import PathLike
 from r2no.errors import StorageError
 from r2no.realpdebench.files.folder import GROUPS, Folder
-from r2no.realpdebench.files.splits import Parameters, Splits, draw_splits
+from r2no.realpdebench.files.splits import DrawnSplits, Parameters, draw_splits
 from r2no.realpdebench.files.tiny import tables
 from r2no.realpdebench.files.tiny.flame import flame
 from r2no.realpdebench.files.tiny.plans import PLANS, tiny_system
@@ -99,7 +99,7 @@ def _write_fields(
     return rows
 
 
-def _write_index(folder: Folder, kind: str, drawn: Splits) -> None:
+def _write_index(folder: Folder, kind: str, drawn: DrawnSplits) -> None:
     for group, members in _groups(drawn).items():
         ordered = {name: list(members[name]) for name in sorted(members)}
         write_json(folder.group(kind, group), ordered)
@@ -109,7 +109,7 @@ def _write_index(folder: Folder, kind: str, drawn: Splits) -> None:
             write_json(folder.index(kind, split), content)
 
 
-def _write_mappings(folder: Folder, kind: str, drawn: Splits) -> None:
+def _write_mappings(folder: Folder, kind: str, drawn: DrawnSplits) -> None:
     for group, members in _groups(drawn).items():
         torch.save(members, folder.group(kind, group, "pt"))
     for position, content in enumerate(("sim_id", "time_id")):
@@ -117,7 +117,7 @@ def _write_mappings(folder: Folder, kind: str, drawn: Splits) -> None:
         torch.save(lists, folder.mapping(kind, content))
 
 
-def _groups(drawn: Splits) -> dict[str, Parameters]:
+def _groups(drawn: DrawnSplits) -> dict[str, Parameters]:
     return dict(zip(GROUPS, (drawn.in_dist, drawn.out_dist, drawn.remain), strict=True))
 
 

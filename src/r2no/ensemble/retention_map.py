@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._repr import brief_repr
 from r2no.ensemble.estimator import SpectralEnsemble
 from r2no.ensemble.fitted import FittedEnsemble
 from r2no.ensemble.ridge import quadratic_error
@@ -27,6 +28,8 @@ class Retention:
     change: Float[Tensor, "cell channel"]
     gain: Float[Tensor, "cell channel"]
     share: Float[Tensor, "cell channel"]
+
+    __repr__ = brief_repr
 
 
 def retention(ensemble: FittedEnsemble | SpectralEnsemble) -> Retention:

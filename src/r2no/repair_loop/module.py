@@ -117,6 +117,13 @@ class RepairUNet(nn.Module):
         nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
         _channels_last(self)
 
+    def __repr__(self) -> str:
+        number = sum(parameter.numel() for parameter in self.parameters())
+        return (
+            f"RepairUNet({self.history_channels} + {self.field_channels} -> {self.field_channels} "
+            f"channels, width {self.width}, depth {self.depth}, {number:,} parameters)"
+        )
+
     def forward(
         self,
         history: Float[Tensor, "batch history_time height width history_channel"],

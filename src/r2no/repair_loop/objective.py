@@ -16,8 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from r2no._repr import brief_repr
 from r2no._types import Grid, Number
-from r2no.repair.loop import RepairModule, correction_at, repair_steps
+from r2no.repair_loop.loop import RepairModule, correction_at, repair_steps
 from r2no.spectral import wavenumber_radius
 from r2no.spectral.transforms import channel_picker, space_last
 
@@ -31,6 +32,9 @@ class LossTerms(NamedTuple):
     spatial: Float[Tensor, ""]
     spectral: Float[Tensor, ""]
     fixed_point: Float[Tensor, ""]
+
+    def __repr__(self) -> str:
+        return brief_repr(self)
 
 
 @lru_cache(maxsize=32)

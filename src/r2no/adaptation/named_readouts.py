@@ -40,7 +40,7 @@ def readouts(model: AdaptedModel) -> dict[str, FittedEnsemble]:
         "mean_final": fixed(columns.mean_final()),
         "mean_all": fixed(columns.mean_all()),
         "global": model.ensemble.derive(cells=cell, ridge="auto"),
-        "r2no_m1": model.for_members(1),
+        "r2no_m1": model.ensemble.derive(members=1),
     }
     if columns.members > 1:
         found[f"r2no_m{columns.members}"] = model.ensemble
