@@ -25,7 +25,7 @@ _PLAIN_SECONDS = 15.0
 
 @runtime_checkable
 class Step(Protocol):
-    """One running step."""
+    """A step while it runs: whoever does the work says how far it got."""
 
     def advance(self, amount: Number = 1, note: str = "") -> None:
         """Report progress and, if given, a short note such as the current loss."""

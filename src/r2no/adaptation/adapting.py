@@ -284,6 +284,7 @@ def _train_member(
     work: Path,
     reporter: Reporter,
 ) -> None:
+    """Train one repair module in a folder of its own, with a seed of its own."""
     repair, seed = settings.repair, settings.seed + number
     train_repair(
         module,
@@ -298,6 +299,7 @@ def _train_member(
 
 
 def _common_fields(train: Windows, fit: Windows) -> Fields:
+    """What both splits agree on; splits that differ, or have no windows, are refused."""
     for name, windows in (("train", train), ("fit", fit)):
         checks.instance(name, windows, Windows)  # type: ignore[type-abstract]
         if len(windows) == 0:

@@ -99,6 +99,7 @@ def load(
 
 
 def _load(folder: Path, source: Operator | None, trust_source: bool) -> AdaptedModel:
+    """Read every file, check that they belong together, and find the source."""
     stored = read_stored(folder)
     manifest, fields = stored.manifest, stored.fields
     with understood(folder):
@@ -145,6 +146,7 @@ def _write_source(
 def _own_source(
     folder: Path, manifest: dict[str, Any], fields: Fields, trust_source: bool
 ) -> Operator:
+    """The source that the artifact brings, made anew; code is run with consent only."""
     found = manifest.get("source", {})
     if found.get("included"):
         with understood(folder, known=(R2NOError,)):
@@ -193,6 +195,7 @@ def _check_probe(fields: Fields, context: dict[str, Tensor]) -> None:
 
 
 def _context(model: AdaptedModel) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What the model needs beside weights: statistics, probe, errors by depth."""
     of_history, of_field = model.trajectories.of_history, model.trajectories.of_field
     band_tensors, bands = model.fit_errors.cells.state()
     with torch.no_grad():

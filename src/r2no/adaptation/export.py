@@ -39,6 +39,7 @@ def write_program(model: AdaptedModel, path: PathLike, *, source_input: bool) ->
 
 @torch.no_grad()
 def _content(model: AdaptedModel, source_input: bool) -> bytes:
+    """The program's bytes, compared with the model; for one window where the batch is fixed."""
     inputs = _examples(model, source_input)
     try:
         program = _traced(model, inputs, free=True)
@@ -55,7 +56,7 @@ def _content(model: AdaptedModel, source_input: bool) -> bytes:
         warnings.warn(
             "The exported program takes one window at a time, since the source's code fixes the "
             f"batch size: {first}",
-            stacklevel=3,
+            stacklevel=5,  # whoever called `model.export`
         )
     stream = io.BytesIO()
     with warnings.catch_warnings():  # on channels-last weights; what is read back is compared

@@ -177,6 +177,7 @@ def _labels(history: xr.DataArray | xr.Dataset, roles: Mapping[str, str]) -> lis
 
 
 def _constants(data: xr.Dataset, fields: Fields) -> list[float]:
+    """The model's constants, from scalar variables, coordinates or attributes."""
     found = []
     for name in fields.conditioning:
         value = data.attrs.get(name)

@@ -76,6 +76,7 @@ def read_stored(path: PathLike) -> StoredModel:
 
 
 def _read_stored(folder: Path) -> StoredModel:
+    """Put the parts of an artifact together and hold them against each other."""
     manifest = verified_manifest(folder)
     with understood(folder):
         context, extra = storage.load_tensors(folder / "context.safetensors")
@@ -143,6 +144,7 @@ def _contradicts(folder: Path, error: Exception) -> FileDamagedError:
 
 
 def _fields(content: dict[str, Any]) -> Fields:
+    """The fields of a manifest; one that was edited is refused by what is wrong with it."""
     parts: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
     }

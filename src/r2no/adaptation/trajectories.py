@@ -115,6 +115,7 @@ def _roll_out(
     spectra: ColumnSpectra,
     errors: DepthErrors,
 ) -> None:
+    """Run the loops on a batch, adding columns and errors by depth as iterates appear."""
     errors.begin(window.target)
     for member in range(len(trajectories.modules)):
         errors.add(member, 0, source, window.target, window.mask)

@@ -148,6 +148,7 @@ def check_finite(weights: Mapping[str, Tensor], path: PathLike) -> None:
 
 
 def _record(checkpoint: Checkpoint) -> CheckpointRecord:
+    """Origin and progress of a checkpoint; notes that are no numbers mean a damaged file."""
     history = checkpoint.history
     numbers: dict[str, Any] = {}
     try:
@@ -168,6 +169,7 @@ def _record(checkpoint: Checkpoint) -> CheckpointRecord:
 
 
 def _check_fit(expected: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
+    """Refuse weights with missing, unexpected or mismatched names, listing all three."""
     weights = checkpoint.weights
     problems = {
         "missing": [key for key in expected if key not in weights],
@@ -201,6 +203,7 @@ def _check_shared(own: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
 
 
 def _remedy(expected: Mapping[str, Tensor], checkpoint: Checkpoint) -> str:
+    """What to build instead, by what the weights look like."""
     if _shapes(expected) == _shapes(checkpoint.weights):
         return "Only types differ: cast the tensors to those of the network and save them again."
     fits = [f"{system}/{name}" for system, name in identify(_shapes(checkpoint.weights))]

@@ -236,6 +236,7 @@ class Transolver(nn.Module):
         return h.unflatten(1, x.shape[1:4])
 
     def _check(self, x: Tensor) -> None:
+        """Refuse windows of another number of points or channels, unless compiling."""
         config = self.config
         if torch.compiler.is_compiling():
             return

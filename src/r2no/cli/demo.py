@@ -44,6 +44,7 @@ def demo(
 
 
 def _score_table(readouts: dict[str, dict[str, float]]) -> Table:
+    """All readouts by their scores, the best by RMSE in bold."""
     table = Table(
         title="Test split of the wake (a simulated stand-in for measurement)", padding=(0, 0, 0, 1)
     )

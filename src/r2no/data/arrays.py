@@ -233,6 +233,7 @@ class ArrayWindows(Dataset[Window]):
         return torch.cat([history, extra.expand(*history.shape[:-1], -1)], -1)
 
     def _check_masks(self) -> None:
+        """Refuse masks that are not one per trajectory and of its shape."""
         if self._masks is None:
             return
         shapes = [tuple(trajectory.shape) for trajectory in self._trajectories]
@@ -270,7 +271,7 @@ class ArrayWindows(Dataset[Window]):
 
     @property
     def recordings(self) -> Sequence[Array]:
-        """The trajectories."""
+        """The trajectories that windows are cut from."""
         return tuple(self._trajectories)
 
     def _pieces(self, number: int) -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -90,6 +90,7 @@ def read_axis(data: xr.Dataset, name: str, *, increasing: bool, where: str) -> A
 
 
 def _step(numbers: np.ndarray, name: str, increasing: bool, where: str) -> float:
+    """The step of a coordinate; one that turns back or leaves gaps is refused by position."""
     steps = np.diff(numbers)
     mean = (numbers[-1] - numbers[0]) / (len(numbers) - 1)
     ordered = (steps > 0).all() or (not increasing and (steps < 0).all())

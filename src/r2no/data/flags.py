@@ -79,7 +79,7 @@ class Validity(LazyTrajectory):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of a mask."""
+        """The type of a mask: true or false."""
         return np.dtype(bool)
 
     def __getitem__(self, key: slice) -> np.ndarray:

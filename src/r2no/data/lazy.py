@@ -24,7 +24,7 @@ class Part:
 
     @property
     def count(self) -> int:
-        """Channels it gives."""
+        """How many channels the part gives."""
         return len(self.picked) if self.channel is not None else 1
 
     def read(self, dims: Sequence[str], frames: slice) -> np.ndarray:
@@ -72,7 +72,7 @@ class LazyTrajectory:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Frames, grid, channels."""
+        """Frames, then grid, then channels."""
         sizes = self.parts[0].variable.sizes
         grid = tuple(sizes[name] for name in self.dims[1:])
         return (len(self.frames), *grid, sum(part.count for part in self.parts))
@@ -124,7 +124,7 @@ class LazyTrajectory:
         return replace(self, parts=tuple(chosen))
 
     def load(self) -> "LazyTrajectory":
-        """The same, in memory."""
+        """A copy that holds all values in memory."""
         return replace(
             self, parts=tuple(replace(p, variable=p.variable.compute()) for p in self.parts)
         )

@@ -36,6 +36,7 @@ def read_mat(path: Path) -> tuple[dict[str, Any], set[str]]:
 
 
 def _load_old(path: Path) -> Mapping[str, Any]:
+    """The variables of a file before v7.3, which needs SciPy."""
     try:
         from scipy.io import loadmat
         from scipy.io.matlab import MatReadError
@@ -98,6 +99,7 @@ def _squeezed(array: Any) -> Any:
 
 
 def _walk(path: str, group: Any, place: str, arrays: dict[str, Any], cells: set[str]) -> None:
+    """Collect the arrays of a v7.3 file by their paths; MATLAB stores axes reversed."""
     for key, item in group.items():
         name = f"{place}{key}"
         if key in _HIDDEN or (isinstance(item, h5py.Dataset) and "MATLAB_empty" in item.attrs):

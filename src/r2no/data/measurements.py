@@ -76,7 +76,7 @@ class Measurements:
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """Time, then space."""
+        """The axis of time, then those of space."""
         return (self.recordings[0].time, *self.space)
 
     @property
@@ -90,7 +90,7 @@ class Measurements:
 
     @property
     def frames(self) -> tuple[int, ...]:
-        """Of each trajectory."""
+        """How many frames each trajectory has."""
         return tuple(len(recording.values) for recording in self.recordings)
 
     @property

@@ -263,6 +263,7 @@ def _recording(
     mask: Flags | None,
     conditioning: Sequence[str],
 ) -> Recording:
+    """One trajectory with its channels, mask, axes and constants, as the roles say."""
     where = f"`{name}`"
     roles = next(iter(chosen.values()))
     space = [roles[role] for role in SPACE if role in roles]
@@ -305,6 +306,7 @@ def _stated_units(data: xr.Dataset) -> str:
 def _channels(
     data: xr.Dataset, chosen: Mapping[str, Mapping[str, str]]
 ) -> tuple[list[Part], list[str], list[str]]:
+    """The channels of the chosen variables: one each, or one per label of a channel axis."""
     parts, channels, units = [], [], []
     for name, roles in chosen.items():
         variable, along = data[name].variable, roles.get("channel")

@@ -91,7 +91,7 @@ class PlacedWindows:
 
     @property
     def fingerprint(self) -> str:
-        """Of the splits, in order."""
+        """A hash of the splits' hashes, in their order."""
         return fingerprint([part.fingerprint for part in self._parts])
 
 

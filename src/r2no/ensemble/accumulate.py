@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from r2no._types import Number
+from r2no._types import Field, Number
 from r2no.ensemble.batch import FitBatch, check_batch
 from r2no.ensemble.columns import BASE, PARTNER, Columns, lead_slices, repair_label
 from r2no.ensemble.gram import GramSums
@@ -62,8 +62,8 @@ class GramAccumulator:
 
     def begin(
         self,
-        source: Float[Tensor, "batch time *space_channel"],
-        target: Float[Tensor, "batch time *space_channel"],
+        source: Field,
+        target: Field,
         mask: Tensor | None = None,
     ) -> "ColumnSpectra":
         """Start a batch; what it returns takes the iterates. Memory of the last one is reused."""
@@ -119,8 +119,8 @@ class ColumnSpectra:
 
     def __init__(
         self,
-        source: Float[Tensor, "batch time *space_channel"],
-        target: Float[Tensor, "batch time *space_channel"],
+        source: Field,
+        target: Field,
         columns: Columns,
         cells: FourierCells,
         *,

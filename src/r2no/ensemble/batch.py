@@ -7,6 +7,7 @@ from torch import Tensor
 
 from r2no import checks
 from r2no._repr import brief_repr
+from r2no._types import Field
 from r2no.errors import EmptySplitError, ShapeError
 from r2no.spectral import FourierCells
 
@@ -18,9 +19,9 @@ class FitBatch(NamedTuple):
     window belongs to, for held-out choices.
     """
 
-    source: Float[Tensor, "batch time *space_channel"]
+    source: Field
     iterates: Float[Tensor, "member depth batch *field"]
-    target: Float[Tensor, "batch time *space_channel"]
+    target: Field
     mask: Tensor | None = None
     group: Int[Tensor, " batch"] | None = None
 

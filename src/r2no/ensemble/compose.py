@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._types import Field
 from r2no.ensemble.columns import BASE, PARTNER, Columns, lead_slices, repair_label
 from r2no.errors import ConfigError
 from r2no.spectral import FourierCells, forward, inverse
@@ -88,9 +89,7 @@ class Readouts:
     def __repr__(self) -> str:
         return f"Readouts({', '.join(self.weights)} on {' x '.join(map(str, self.grid))})"
 
-    def compose(
-        self, source: Float[Tensor, "batch time *space_channel"], *, spectra: bool = False
-    ) -> "Composition":
+    def compose(self, source: Field, *, spectra: bool = False) -> "Composition":
         """Start one batch: ``add`` every iterate, then read ``result()`` or ``results()``.
 
         With ``spectra`` every ``add`` returns the transform, whether a readout needs it or not.
@@ -105,7 +104,7 @@ class Composition:
     def __init__(
         self,
         readouts: Readouts,
-        source: Float[Tensor, "batch time *space_channel"],
+        source: Field,
         spectra: bool = False,
     ) -> None:
         self._readouts, self._source, self._spectra = readouts, source, spectra
@@ -178,12 +177,12 @@ class Composition:
         real, imaginary = spectrum.split(1, -1)
         return torch.cat([-imaginary, real], -1) * sign
 
-    def result(self) -> Float[Tensor, "batch time *space_channel"]:
+    def result(self) -> Field:
         """The forecast of the only readout."""
         ((_, forecast),) = self.results()
         return forecast
 
-    def results(self) -> Iterator[tuple[str, Float[Tensor, "batch time *space_channel"]]]:
+    def results(self) -> Iterator[tuple[str, Field]]:
         """Each readout's field in turn; unmeasured channels are the source's, bit for bit."""
         for name, weights in self._readouts.weights.items():
             prediction, total = self._source.clone(), self._sums.pop(name, None)

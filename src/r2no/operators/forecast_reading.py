@@ -87,6 +87,7 @@ def _open_file(
     axes: Sequence[str] | None,
     allow_sparse: bool,
 ) -> Opened:
+    """The trajectories of one file, and for issued forecasts where each starts."""
     if path.suffix == ".npy" and axes is None:
         check_file(path, "npy", allow_sparse=allow_sparse)
         return [np.lib.format.open_memmap(path, mode="r")], None
@@ -122,6 +123,7 @@ def _open_file(
 
 
 def _variables(data: xarray.Dataset, names: tuple[str, ...], path: Path) -> list[xarray.DataArray]:
+    """The arrays of these names: variables, or labels along a dimension."""
     missing = [name for name in names if name not in data.data_vars]
     if not missing:
         return [data[name] for name in names]

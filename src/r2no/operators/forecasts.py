@@ -151,6 +151,7 @@ class Forecasts:
         return starts
 
     def _check(self, trajectories: int) -> None:
+        """Refuse too few arrays, or arrays of another shape than the windows'."""
         if len(self._values) < trajectories:
             raise ShapeError(
                 f"`values` must hold one array for each of the {trajectories} trajectories of "
@@ -170,6 +171,7 @@ class Forecasts:
                 )
 
     def _make_index(self, windows: Windows) -> dict[bytes, tuple[int, int]]:
+        """Place of each window by its history, since that is all a source is shown."""
         index: dict[bytes, tuple[int, int]] = {}
         for number, (trajectory, start) in enumerate(windows.origins.tolist()):
             self._check_origin(trajectory, start)

@@ -195,6 +195,7 @@ def lookup(name: str, root: Path | None = None) -> System:
 
 
 def _with_settings(system: System, content: dict[str, Any]) -> System:
+    """The system with the numbers that small data were made with."""
     return replace(
         system,
         history_frames=content["in_step"],

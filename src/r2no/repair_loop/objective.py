@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from r2no._repr import brief_repr
-from r2no._types import Grid, Number
+from r2no._types import Field, Grid, HalfPlane, History, Number
 from r2no.repair_loop.loop import RepairModule, correction_at, repair_steps
 from r2no.spectral import wavenumber_radius
 from r2no.spectral.transforms import channel_picker, space_last
@@ -38,7 +38,7 @@ class LossTerms(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def spectral_weight(grid: Grid, *, depth: int, steps: int) -> Float[Tensor, "*half"]:
+def spectral_weight(grid: Grid, *, depth: int, steps: int) -> HalfPlane:
     """μ_ℓ(k) ∝ 1 + ρ(k)^η_ℓ with unit mean over the half-plane, η_ℓ = 1 + (ℓ-1)/(L-1).
 
     The corner of a 2-D grid weighs 1 + 2^(η/2) times the zero wavenumber: 2.41 at the first
@@ -73,9 +73,9 @@ class RepairObjective:
     def __call__(
         self,
         module: RepairModule,
-        history: Float[Tensor, "batch history_time *space_history_channel"],
-        source: Float[Tensor, "batch time *space_channel"],
-        target: Float[Tensor, "batch time *space_channel"],
+        history: History,
+        source: Field,
+        target: Field,
         *,
         measured: tuple[int, ...],
         mask: Tensor | None = None,
@@ -105,8 +105,8 @@ class RepairObjective:
 
 
 def completed_target(
-    target: Float[Tensor, "batch time *space_channel"],
-    source: Float[Tensor, "batch time *space_channel"],
+    target: Field,
+    source: Field,
     *,
     measured: tuple[int, ...],
     mask: Tensor | None = None,

@@ -89,6 +89,7 @@ def _planning(ensemble: FittedEnsemble, reporter: Reporter) -> dict[str, list[di
 
 
 def _fit(model: AdaptedModel | StoredModel) -> dict[str, Any]:
+    """Numbers of the fit: windows, members, depth, cells, what was chosen."""
     ensemble = model.ensemble
     sums, columns, nested = ensemble.sums, ensemble.columns, ensemble.nested
     scored = {group for _, score in ensemble.folds for group in score}
@@ -131,6 +132,7 @@ def _provenance(
     evaluation: Evaluation | None,
     command: str,
 ) -> dict[str, Any]:
+    """Where everything came from: hashes, files, seeds, versions, settings."""
     hashes = {name: model.provenance.get(name) for name in ("source", "train", "fit")}
     if evaluation is not None:
         hashes[evaluation.split] = evaluation.fingerprint

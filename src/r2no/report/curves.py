@@ -30,7 +30,7 @@ class Curve:
 
 
 class Labels(NamedTuple):
-    """Of the axes and the figure."""
+    """What the axes and the figure are called."""
 
     x: str
     y: str

@@ -93,6 +93,7 @@ def write_report(
 
 @cache
 def _environment() -> Environment:
+    """The templates, escaped and strict about names."""
     environment = Environment(
         loader=PackageLoader("r2no.report", "templates"),
         autoescape=True,
@@ -152,6 +153,7 @@ def _payload(data: ReportData) -> Markup:
 
 
 def _charts(data: ReportData) -> dict[str, Markup]:
+    """Every chart by its name; empty where there is no evaluation."""
     evaluation = data.evaluation
     found = {
         "interval": figures.interval(data.verdict),

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from r2no._types import Operator
+from r2no._types import Field, Operator
 from r2no.adaptation import AdaptedModel, readouts, score_readouts
 from r2no.data.window import Fields, Window, Windows
 from r2no.ensemble import DepthErrors
@@ -85,12 +85,10 @@ class ScoringWatch:
         if place is not None:
             self._kept["target"] = torch.where(mask, target, torch.nan)[place].cpu().clone()
 
-    def _by_ring(self, field: Float[Tensor, "batch time *space_channel"]) -> Tensor:
+    def _by_ring(self, field: Field) -> Tensor:
         return cell_energy(field, self._rings).sum((0, 2)).cpu()
 
-    def _by_region(
-        self, values: Float[Tensor, "batch time *space_channel"]
-    ) -> Float[Tensor, "time region channel"]:
+    def _by_region(self, values: Field) -> Float[Tensor, "time region channel"]:
         """Sums over windows and the points of the edge (0) and of the interior (1)."""
         flat = values.sum(0).flatten(1, -2).cpu()
         return torch.stack([flat[:, self._border].sum(1), flat[:, ~self._border].sum(1)], 1)
@@ -153,6 +151,7 @@ class ScoringWatch:
         }
 
     def _regions(self) -> dict[str, Any]:
+        """RMSE at the edge of the grid and inside it, by channel and role."""
         names = [self._fields.channels[channel] for channel in self._fields.measured]
         rows: list[dict[str, Any]] = []
         for label, channel in (("all", None), *((name, n) for n, name in enumerate(names))):

@@ -165,7 +165,7 @@ class SourceConfig(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def kind(self) -> str:
-        """Which of the four."""
+        """Which of the four kinds of source this is."""
         return next(name for name in _KINDS if getattr(self, name) is not None)
 
     @model_validator(mode="after")

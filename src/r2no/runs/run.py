@@ -40,6 +40,7 @@ def run_own_adaptation(
 
 
 def _run(config: OwnConfig, reporter: Reporter, command: str) -> Path:
+    """Open, adapt, save, score and report, in a folder that nobody else writes."""
     check_begun(config)
     if replaced := replaces(config):
         reporter.say(replaced)

@@ -34,7 +34,7 @@ def open_task(config: OwnConfig) -> Task:
 
 
 def open_measurements(config: DataConfig) -> Measurements:
-    """The config's data."""
+    """Open the measurements that a config names, all or some recordings of them."""
     path = config.path if isinstance(config.path, str) else list(config.path)
     data = open_data(
         path,
@@ -52,7 +52,7 @@ def open_measurements(config: DataConfig) -> Measurements:
 
 
 def split(config: DataConfig, measurements: Measurements) -> Splits:
-    """The config's splits."""
+    """Cut the measurements into train, fit and test, as the config says."""
     return measurements.split(
         config.history,
         config.horizon,

@@ -55,7 +55,7 @@ class TrainResult:
 
 @dataclass
 class _State:
-    """Where a run is."""
+    """How far a run has got, and what it has seen."""
 
     update: int = 0
     best_score: float = float("inf")
@@ -186,6 +186,7 @@ class _Run:
                 step.advance(1, self._note())
 
     def _update(self, numbers: list[int], per_epoch: int) -> None:
+        """One step of the optimiser on a batch, of which each rank takes its share."""
         self.module.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.settings.lr_at(self.state.update, per_epoch)
@@ -212,6 +213,7 @@ class _Run:
         self.state.counted += 1
 
     def _validate(self, per_epoch: int) -> None:
+        """Score the module, log it, and keep it if it is the best so far."""
         distributed.broadcast_buffers(self.module.buffers())
         self.module.eval()
         with torch.no_grad():
@@ -234,6 +236,7 @@ class _Run:
                 storage.save_tensors(self.folder / _BEST, self.module.state_dict())
 
     def _save(self) -> None:
+        """Write everything that a resumed run needs to go on bit for bit."""
         if not distributed.is_main():
             return
         state = self.state

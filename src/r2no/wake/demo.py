@@ -121,6 +121,7 @@ def run_demo(
 
 
 def _run(out: Path, settings: DemoSettings, reporter: Reporter, command: str) -> dict[str, Any]:
+    """Prepare data and source, adapt, score, draw and report; long steps go on where they were."""
     wake, pretrained, finetuned, work = prepare(out, settings, reporter)
     model = adapt(
         finetuned,
@@ -221,6 +222,7 @@ def _results(
     scores: dict[str, dict[str, float]],
     errors: DepthErrors,
 ) -> dict[str, Any]:
+    """Everything the demo writes to ``results.json``."""
     ensembles = {
         name: {
             "radial": ensemble.cells.radial,
@@ -260,6 +262,7 @@ def _figures(
     chosen: dict[str, FittedEnsemble],
     errors: DepthErrors,
 ) -> None:
+    """Fields of one window, errors by band and depth, and the retention map."""
     window = collate([test[len(test) // 2]])
     source = model.source(window.history)
     best = f"r2no_m{len(model.trajectories.modules)}"

@@ -170,6 +170,7 @@ class LatticeFlow:
         after[:, :, rows, columns] = 0.0
 
     def _fill_ghosts(self, inflow: Tensor | None) -> None:
+        """Fill the ring of cells around the domain by the rules of its sides and ends."""
         after = self._moments
         if self.domain.ends == "periodic":
             after[..., 0] = after[..., -2]

@@ -54,6 +54,7 @@ class ArrowTrajectories(Trajectories):
     def _block(
         self, name: str, column: Column, start: int, stop: int
     ) -> Iterator[NDArray[Any] | None]:
+        """Frames of a column, seen in the mapped file and let go of afterwards."""
         row = self._rows[name]
         if column.name not in row.offsets:
             yield None

@@ -75,6 +75,7 @@ class Index:
         return {name for member in members for name in self._parameters(member, test_mode)}
 
     def _from_json(self, split: str) -> list[WindowStart]:
+        """The windows that the benchmark's list names; an entry of another form is refused."""
         path = self.folder.index(self.kind, split)
         if not path.is_file():
             if self.kind == "real":

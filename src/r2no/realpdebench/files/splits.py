@@ -57,6 +57,7 @@ def _starts(system: System) -> int:
 def _draw_groups(
     system: System, names: Sequence[str], *, held_out: bool, random: Random
 ) -> tuple[Parameters, Parameters, Parameters]:
+    """Trajectories held out inside and outside the parameter range, and the rest."""
     ordered = {name: system.values(name) for name in sorted(names)}
     ordered = dict(sorted(ordered.items(), key=lambda item: item[1]))
     inner, outer = _pools(ordered)
@@ -99,6 +100,7 @@ def _at_edge(value: Number, values: Sequence[Number]) -> bool:
 def _draw_windows(
     system: System, groups: tuple[Parameters, Parameters, Parameters], wanted: int, random: Random
 ) -> dict[str, list[WindowStart]]:
+    """Windows of the three splits, drawn in the benchmark's order of draws."""
     steps = range(_starts(system) // system.interval)
     held = [[(name, k * system.interval) for name in group for k in steps] for group in groups[:2]]
     trunks = [trunk for name in groups[2] for trunk in _trunks(system, name)]

@@ -99,6 +99,7 @@ def _system_report(root: Path, name: str) -> SystemReport:
 
 
 def _kind_report(folder: Folder, system: System, kind: str) -> KindReport:
+    """What is there of one kind: recordings, windows, leaks, problems."""
     layouts = folder.layouts(kind)
     expected = system.trajectories[KINDS.index(kind)]
     problems: list[str] = []
@@ -164,6 +165,7 @@ def _missing(
     trajectories: Trajectories | None,
     there: Iterable[str],
 ) -> tuple[str, ...]:
+    """Recordings that lists name and files that belong here, but are not there."""
     if trajectories is None:
         return ()
     listed = {name for pairs in lists.values() for name, _ in pairs}

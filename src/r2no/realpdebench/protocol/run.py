@@ -41,6 +41,7 @@ def run_training(config: TrainConfig, *, reporter: Reporter = SILENT) -> dict[st
 
 
 def _train(config: TrainConfig, reporter: Reporter) -> dict[str, Any]:
+    """Read the data through once, train, and write checkpoints and a summary."""
     row, work = config.resolved(), config.folder / "run"
     train, validation = _training_windows(config)
     if not work.exists():  # simulated windows without masks, which would hide damaged channels
@@ -113,6 +114,7 @@ def run_adaptation(config: AdaptConfig, *, reporter: Reporter = SILENT) -> Path:
 
 
 def _adapt(config: AdaptConfig, system: str, folder: Path, reporter: Reporter) -> Path:
+    """Read the data through once, adapt, and write the artifact and a summary."""
     train, fit = (open_windows(config, system, "real", split) for split in ("train", "val"))
     if not (folder / "work").exists():
         read_through([train, fit], reporter)

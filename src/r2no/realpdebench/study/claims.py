@@ -118,6 +118,7 @@ def _sums(wanted: Study, values: Values, metrics: tuple[str, ...]) -> Iterator[s
 
 
 def _base(wanted: Study, values: Values, metrics: tuple[str, ...]) -> Iterator[str]:
+    """How often, and for which pair most and least, the base column helps."""
     yield from _sums(wanted, values, metrics)
     for metric in metrics:
         pairs = values.pairs(("r2no", "no_base"), metric)
@@ -165,6 +166,7 @@ def _columns(wanted: Study, values: Values, metrics: tuple[str, ...]) -> Iterato
 
 
 def _ridge(wanted: Study, values: Values, metrics: tuple[str, ...]) -> Iterator[str]:
+    """How the error changes over the sweep, and whether the chosen value is its best."""
     rows = [row for row in values.rows() if row != "finetuned"]
     for metric in metrics:
         pairs = values.pairs(("finetuned", *rows), metric)

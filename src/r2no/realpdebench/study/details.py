@@ -60,6 +60,7 @@ def _diagnostic(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]
 
 
 def _theory(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
+    """The estimates of one pair, or dashes for a result of the first format."""
     if not has_theory(content):
         yield cells(*["-"] * 12)
         return
@@ -104,6 +105,7 @@ def load_fields(content: dict[str, Any], run: Path) -> tuple[dict[str, Any], dic
 
 
 def _cost(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
+    """Evaluations, seconds and parameters of each method on one pair."""
     cost, members = content["cost"], content["members"]
     second = cost["seconds_per_window"]
     module, weights = cost["module_parameters"], cost["ensemble_weights"]

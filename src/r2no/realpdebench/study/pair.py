@@ -43,7 +43,7 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """Of files and messages."""
+        """What files and messages call the pair."""
         return f"{self.system}-{self.backbone}-{self.source}"
 
     @property
@@ -67,11 +67,11 @@ class Pair:
         )
 
     def folder(self, key: str) -> Path:
-        """Of the adaptation."""
+        """Where the adaptation of the pair is kept."""
         return self.config.out / "adapt" / f"{self.name}-{key[:12]}"
 
     def windows(self) -> dict[str, RealPDEBench]:
-        """The real splits."""
+        """The windows of the three real splits, by their names."""
         config = self.config.benchmark(self.system, self.backbone)
         return {split: open_windows(config, self.system, "real", split) for split in _SPLITS}
 
@@ -105,6 +105,7 @@ def _run(
     key: str,
     reporter: Reporter,
 ) -> None:
+    """Adapt the pair if that is not done, score it and write its result."""
     config = place.config.benchmark(place.system, place.backbone)
     cache = place.config.out / "statistics"
     source = open_source(config, checkpoint, cache=cache, reporter=reporter)
@@ -168,6 +169,7 @@ def _result(
     found: TestPass,
     windows: Mapping[str, Windows],
 ) -> dict[str, Any]:
+    """What a pair's file holds: scores, choices, cost and where they come from."""
     config, loops = place.config, model.trajectories
     return {
         "system": place.system,
@@ -196,6 +198,7 @@ def _checkpoints(model: AdaptedModel) -> int:
 
 
 def _cost(model: AdaptedModel, found: TestPass, windows: int) -> dict[str, Any]:
+    """Parameters, cells, seconds and memory, as the table of costs needs them."""
     loops, seconds = model.trajectories, found.seconds
     members, steps = len(loops.modules), loops.steps
     unit = 1 if sys.platform == "darwin" else 1024

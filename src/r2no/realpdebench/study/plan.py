@@ -179,7 +179,7 @@ class _Timer:
             return calibrate_backbone(windows, backbone, small=self._small)
 
     def seconds(self, plan: PairPlan) -> float:
-        """Of one pair."""
+        """What one pair takes, from the unit costs."""
         speeds = self.repair(plan.place.system)
         total = plan.trained * speeds.training + plan.rolled * speeds.evaluation
         if plan.updates:

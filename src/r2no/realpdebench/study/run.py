@@ -93,6 +93,7 @@ def run_unit(config: BenchConfig, unit: Unit, reporter: Reporter) -> list[Outcom
 def _work_through(
     config: BenchConfig, jobs: int, threads: int | None, reporter: Reporter
 ) -> Iterator[tuple[Unit, list[Outcome]]]:
+    """Run the units one after another, or several at once in processes."""
     if jobs <= 1:
         if threads is not None:
             torch.set_num_threads(threads)

@@ -39,7 +39,7 @@ class Sheet:
 
 
 def cells(*texts: object) -> tuple[Cell, ...]:
-    """Plain cells."""
+    """Cells without marks, of anything that can be printed."""
     return tuple(Cell(str(text)) for text in texts)
 
 
@@ -58,6 +58,7 @@ def _line(parts: object) -> str:
 
 
 def _latex(sheet: Sheet) -> str:
+    """The sheet as a LaTeX table, a rule between the blocks of its first column."""
     count = len(sheet.header)
     lines = [f"% {note}" for note in sheet.notes]
     lines += [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(sheet.title)}}}"]

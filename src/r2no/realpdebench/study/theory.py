@@ -41,7 +41,7 @@ class Contraction:
         self.evaluations = 0
 
     def begin(self, numbers: range, window: Window, source: Tensor) -> None:
-        """Start a batch."""
+        """Forget the last batch; the next calls are of this one."""
         self._places = [place for place, number in enumerate(numbers) if number in self._numbers]
         self._window, self._iterates = window, []
         if self._places:

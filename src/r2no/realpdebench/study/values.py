@@ -33,11 +33,11 @@ class Values:
     depths: Mapping[BackboneSystem, tuple[int, int]] = field(default_factory=dict)
 
     def get(self, pair: BackboneSystem, row: str, metric: str) -> float | None:
-        """One score, or None."""
+        """A score of a row on a pair; ``None`` where there is none."""
         return self.numbers.get((*pair, row, metric))
 
     def rows(self) -> tuple[str, ...]:
-        """The rows in order."""
+        """The rows in the order of the table."""
         return tuple(dict.fromkeys(key[2] for key in self.numbers))
 
     def backbones(self) -> tuple[str, ...]:

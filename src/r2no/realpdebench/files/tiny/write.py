@@ -62,6 +62,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _write_system(root: Path, name: str, *, seed: int, frames: int, layouts: Sequence[str]) -> None:
+    """Fields, lists and settings of one system, in the formats asked for."""
     folder = Folder(root, name)
     folder.path.mkdir()
     for kind in KINDS:
@@ -80,6 +81,7 @@ def _write_system(root: Path, name: str, *, seed: int, frames: int, layouts: Seq
 def _write_fields(
     folder: Folder, kind: str, *, seed: int, frames: int, raw: bool
 ) -> list[tables.Rows]:
+    """Make every trajectory, as rows of a table and, if ``raw``, as files."""
     name, rows = folder.system, []
     if raw:
         folder.raw(kind).mkdir(exist_ok=True)
@@ -132,6 +134,7 @@ def _channels(name: str, frames: int) -> dict[str, list[dict[str, object]]]:
 
 
 def _settings(name: str, frames: int, seed: int) -> dict[str, int]:
+    """The numbers that readers need to know of small data, under the benchmark's names."""
     system = tiny_system(name, frames)
     return {
         "seed": seed,
