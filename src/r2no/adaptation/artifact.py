@@ -166,7 +166,8 @@ def _recognised(source: Operator, manifest: dict[str, Any], context: dict[str, T
     """The same weights and the same answer but for rounding; in format 1 the same bits."""
     if "source" not in manifest:
         known = manifest["provenance"].get("source")
-        return operator_fingerprint(source, context["probe"]) == known
+        result: bool = operator_fingerprint(source, context["probe"]) == known
+        return result
     same = operator_identity(source) == manifest["source"].get("identity")
     return same and _answers_alike(source, context)
 

@@ -225,7 +225,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     if path.stat().st_size > _LARGEST:
         raise FileDamagedError(f"`{path}` is larger than any manifest. Restore it from a copy.")
-    manifest = storage.read_json(path)
+    manifest: dict[str, Any] = storage.read_json(path)
     kind = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
     if kind not in _READABLE:
         raise FileDamagedError(

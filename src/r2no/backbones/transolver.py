@@ -166,7 +166,8 @@ class SliceAttention(nn.Module):
         if torch.compiler.is_exporting():
             return self._direct_slices(x, weights)
         moments = [
-            _Correlate.apply(*pair) for pair in zip(x.split(1), weights.split(1), strict=True)
+            _Correlate.apply(*pair)  # type: ignore[no-untyped-call]
+            for pair in zip(x.split(1), weights.split(1), strict=True)
         ]
         conv = self.in_project_fx
         kernel = conv.weight.flatten(1).unflatten(0, (self.heads, -1))

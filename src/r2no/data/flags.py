@@ -88,7 +88,8 @@ class Validity(LazyTrajectory):
         values = self.values[key]
         if values.dtype.kind != "f":
             return np.broadcast_to(valid, values.shape)
-        return valid & np.isfinite(values)
+        result: np.ndarray = valid & np.isfinite(values)
+        return result
 
     def part(self, frames: slice) -> "Validity":
         """The same with fewer frames; nothing is read."""

@@ -120,11 +120,12 @@ class Stack:
     def __init__(self, parts: Sequence[xr.Variable], dtype: Any) -> None:
         self.parts, self.dtype = list(parts), dtype
 
-    def __call__(self, key: tuple) -> np.ndarray:
+    def __call__(self, key: tuple[Any, ...]) -> np.ndarray:
         """The frames and the part of the grid that ``key`` asks for."""
         frames = range(len(self.parts))[key[0]]
         if not isinstance(frames, range):
-            return self.parts[frames][key[1:]].to_numpy().astype(self.dtype)
+            result: np.ndarray = self.parts[frames][key[1:]].to_numpy().astype(self.dtype)
+            return result
         read = [self.parts[number][key[1:]].to_numpy() for number in frames]
         if read:
             return np.stack(read).astype(self.dtype)

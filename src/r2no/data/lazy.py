@@ -145,7 +145,9 @@ class LazyTrajectory:
 class SlicedArray(BackendArray):
     """Anything with a shape, a dtype and slicing as an xarray array that is read on demand."""
 
-    def __init__(self, shape: Sequence[int], dtype: Any, read: Callable[[tuple], Any]) -> None:
+    def __init__(
+        self, shape: Sequence[int], dtype: Any, read: Callable[[tuple[Any, ...]], Any]
+    ) -> None:
         self.shape, self.dtype, self._read = tuple(shape), np.dtype(dtype), read
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
@@ -153,7 +155,7 @@ class SlicedArray(BackendArray):
         basic = indexing.IndexingSupport.BASIC
         return indexing.explicit_indexing_adapter(key, self.shape, basic, self._get)
 
-    def _get(self, key: tuple) -> np.ndarray:
+    def _get(self, key: tuple[Any, ...]) -> np.ndarray:
         found = np.asarray(self._read(key))
         sliced = zip(self.shape, key, strict=True)
         expected = [len(range(size)[k]) for size, k in sliced if isinstance(k, slice)]

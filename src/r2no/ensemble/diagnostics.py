@@ -158,7 +158,8 @@ def contraction_report(
 
 
 def _norms(fields: Tensor) -> Tensor:
-    return fields.double().flatten(1).norm(dim=1)
+    result: Tensor = fields.double().flatten(1).norm(dim=1)
+    return result
 
 
 def _largest_ratio(after: Tensor, before: Tensor, floor: Tensor) -> float:

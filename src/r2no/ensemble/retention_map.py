@@ -61,4 +61,5 @@ def on_plane(
     mirrored = columns > width // 2
     stored_rows = torch.where(mirrored[None, :], (-rows[:, None]) % height, rows[:, None])
     stored_columns = torch.where(mirrored, width - columns, columns).expand(height, width)
-    return torch.fft.fftshift(half[stored_rows, stored_columns])
+    result: Tensor = torch.fft.fftshift(half[stored_rows, stored_columns])
+    return result

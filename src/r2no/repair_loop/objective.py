@@ -153,7 +153,8 @@ class _Scored:
 
     def _spectrum(self, values: Tensor) -> Tensor:
         axes = tuple(range(3 - values.ndim, 0))
-        return torch.fft.rfftn(values, dim=axes, norm=self._norm).abs()
+        result: Tensor = torch.fft.rfftn(values, dim=axes, norm=self._norm).abs()
+        return result
 
 
 class _Checkpointed:
@@ -169,7 +170,7 @@ class _Checkpointed:
         correction = correction_at(self._module, history)
 
         def contexts() -> tuple[
-            contextlib.AbstractContextManager, contextlib.AbstractContextManager
+            contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]
         ]:
             return contextlib.nullcontext(), _frozen_statistics(self._module)
 

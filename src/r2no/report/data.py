@@ -57,7 +57,8 @@ class Evaluation:
 
     def to_json(self) -> Json:
         """Strict JSON: no NaN."""
-        return clean({"format": _FORMAT, **asdict(self)})
+        result: Json = clean({"format": _FORMAT, **asdict(self)})
+        return result
 
     @classmethod
     def from_json(cls, content: Json) -> "Evaluation":

@@ -322,7 +322,8 @@ def _judged(source: Operator, fit: Windows, layouts: int) -> list[int]:
     source(history)
     each = max(time.perf_counter() - begun, 1e-9)
     most = min(max(int(_JUDGING / (layouts * each)), _LOOK), len(fit))
-    return torch.linspace(0, len(fit) - 1, most).round().long().unique().tolist()
+    result: list[int] = torch.linspace(0, len(fit) - 1, most).round().long().unique().tolist()
+    return result
 
 
 def _rmse_over(source: Operator, fit: Windows, numbers: list[int]) -> float:

@@ -39,12 +39,16 @@ def half_shape(grid: Grid) -> Grid:
 
 def forward(values: Float[Tensor, "..."], dimensions: int = 2) -> Complex[Tensor, "..."]:
     """Unitary real-input FFT over the last ``dimensions`` axes."""
-    return torch.fft.rfftn(values, dim=tuple(range(-dimensions, 0)), norm="ortho")
+    result: Tensor = torch.fft.rfftn(values, dim=tuple(range(-dimensions, 0)), norm="ortho")
+    return result
 
 
 def inverse(spectrum: Complex[Tensor, "..."], grid: Grid) -> Float[Tensor, "..."]:
     """Inverse of :func:`forward` onto ``grid``, over the last ``len(grid)`` axes."""
-    return torch.fft.irfftn(spectrum, s=grid, dim=tuple(range(-len(grid), 0)), norm="ortho")
+    result: Tensor = torch.fft.irfftn(
+        spectrum, s=grid, dim=tuple(range(-len(grid), 0)), norm="ortho"
+    )
+    return result
 
 
 def space_last(

@@ -106,4 +106,5 @@ def final_rmse(
         else:
             points += error.numel()
         squared += float(error.double().square().sum())
-    return (squared / max(points, 1)) ** 0.5
+    result: float = (squared / max(points, 1)) ** 0.5
+    return result

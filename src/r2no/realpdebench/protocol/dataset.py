@@ -231,7 +231,7 @@ class RealPDEBench(Dataset[Window]):
 def _shared_counter() -> Tensor:
     """An integer that worker processes see change."""
     counter = torch.zeros((), dtype=torch.int64)
-    counter.share_memory_()  # type: ignore[no-untyped-call]
+    counter.share_memory_()
     return counter
 
 

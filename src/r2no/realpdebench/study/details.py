@@ -77,7 +77,8 @@ def _theory(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
 
 def has_theory(content: dict[str, Any]) -> bool:
     """Whether a result holds today's estimates, not those of the first format."""
-    return content["format"] == FORMAT
+    result: bool = content["format"] == FORMAT
+    return result
 
 
 def _digits(value: float) -> str:

@@ -133,7 +133,8 @@ def errors_by_trajectory(
                     error = torch.where(window.mask[..., measured], error, 0)
                 total[:, depth].index_add_(0, place, cell_energy(error, cells))
             step.advance(len(numbers))
-    return total / origins.bincount()[:, None, None, None]
+    result: Tensor = total / origins.bincount()[:, None, None, None]
+    return result
 
 
 def selection_summary(
