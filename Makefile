@@ -23,7 +23,7 @@ test: install lint
 
 # The tests that compute, as other processors would round: MKL takes the path that MKL_CBWR names
 # where the processor has it, PyTorch's own kernels the one of ATEN_CPU_CAPABILITY. Not in CI.
-NUMERICAL := spectral ensemble metrics repair training adaptation backbones operators
+NUMERICAL := spectral ensemble metrics repair_loop training adaptation backbones operators
 ROUNDINGS := MKL_CBWR=AUTO MKL_CBWR=AVX2 MKL_CBWR=AVX512 ATEN_CPU_CAPABILITY=default
 
 test-roundings: install

@@ -14,7 +14,7 @@ import torch
 from benchmarks import parser, print_conditions, seconds
 from r2no import FourierCells, RepairUNet, SpectralEnsemble
 from r2no.ensemble import Columns, GramAccumulator
-from r2no.repair import repair_steps
+from r2no.repair_loop import repair_steps
 
 CHANNELS, MEMBERS, BATCH = 3, 3, 2
 

@@ -18,7 +18,7 @@ from r2no import RepairUNet
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairLoops
 from r2no.adaptation.fitting import fit_ensemble
 from r2no.data import ArrayWindows
-from r2no.progress import Reporter
+from r2no.progress import SILENT
 from r2no.training import Persistence, cached_source
 from r2no.training.backbone import fit_normalisers
 
@@ -72,7 +72,7 @@ def main():
             for name, seconds in times.items():
                 settings = AdaptSettings(ensemble=EnsembleSettings(cells=name))
                 start = time.process_time()
-                fit_ensemble(loops, windows, cache, settings, Reporter(quiet=True))
+                fit_ensemble(loops, windows, cache, settings, SILENT)
                 seconds.append(time.process_time() - start)
     best = {name: min(seconds) for name, seconds in times.items()}
     print_conditions(brief=given.brief)

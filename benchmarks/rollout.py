@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from benchmarks import parser, peak_megabytes, print_conditions, seconds, share
 from r2no import RepairUNet
-from r2no.repair import RepairObjective, repair, spectral_weight
+from r2no.repair_loop import RepairObjective, repair, spectral_weight
 
 CHANNELS, STEPS, BATCH = 3, 12, 2
 MEASURED = [0, 1]

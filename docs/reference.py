@@ -52,4 +52,6 @@ def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
     if not children:
         yield name, command
     for child, found in sorted(children.items()):
+        if found.hidden:  # only says where a command went
+            continue
         yield from _below(f"{name} {child}", found)

@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 
 import r2no
 from r2no.cli.main import app
-from r2no.runs import is_own_config, read_own_config
+from r2no.runs import read_own_config
 
 ROOT = Path(__file__).parent.parent
 DOCS, PACKAGE = ROOT / "docs", Path(r2no.__file__).parent
@@ -296,7 +296,6 @@ def _read_yaml(block: Block, folder: Path) -> None:
     path = folder / block.text.splitlines()[0].removeprefix("# ")
     assert path.suffix == ".yaml"
     path.write_text(block.text)
-    assert is_own_config(path)
     read_own_config(path)
 
 
@@ -342,6 +341,7 @@ def _check_command(arguments: list[str]) -> None:
     command, rest, context = typer.main.get_command(app), arguments, None
     while hasattr(command, "commands"):
         assert rest[0] in command.commands, arguments
+        assert not command.commands[rest[0]].hidden, f"{arguments} has moved"
         context = command.make_context(rest[0], list(rest), parent=context)
         command, rest = command.commands[rest[0]], rest[1:]
     command.make_context("r2no", list(rest), parent=context)  # a usage error fails the test
@@ -366,6 +366,7 @@ def _look_up(words: list[str]) -> None:
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands") and words and words[0] in command.commands:
         command, words = command.commands[words[0]], words[1:]
+        assert not command.hidden, f"{command.name} {words} has moved"
     groups = hasattr(command, "commands")
     if groups and words and words[0].islower() and "|" not in words[0]:
         raise AssertionError(f"there is no command {words}")
@@ -389,3 +390,7 @@ def test_an_unknown_option_in_a_page_is_noticed():
         _check_command(["adapt", "own.yaml", "--memebrs", "3"])
     with pytest.raises(AssertionError):
         _look_up(["predict", "--ouput", "x.nc"])
+    with pytest.raises(AssertionError, match="has moved"):
+        _check_command(["data", "info", "ROOT"])
+    with pytest.raises(AssertionError, match="has moved"):
+        _look_up(["train", "CONFIG"])

@@ -22,7 +22,7 @@ from r2no.data import ArrayWindows
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol import Protocol
 from r2no.realpdebench.study import BenchConfig, draw, load_results, study_sheet
-from r2no.realpdebench.study.pair import Place, score_pair
+from r2no.realpdebench.study.pair import Pair, score_pair
 from r2no.storage import fingerprint
 from r2no.training import PhysicalOperator, TrainSettings, train_operator
 from r2no.training.backbone import fit_normalisers
@@ -105,7 +105,7 @@ def main():
     config = BenchConfig.of(preset="mini", out=arguments.out)
     for system in arguments.systems:
         for backbone in arguments.backbones:
-            place = Place(config, system, backbone, "finetune")
+            place = Pair(config, system, backbone, "finetune")
             pair(place, arguments.frames, arguments.updates, arguments.stride)
     for name in ("main", "combination-rule", "diagnostic"):
         print(study_sheet(name, arguments.out).render("md"))

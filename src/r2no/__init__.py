@@ -11,9 +11,9 @@ from r2no._safe_path import leave_out_working_folder
 leave_out_working_folder()
 
 from r2no import backbones, data, errors, metrics, operators, spectral
-from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, export, load
+from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, load
 from r2no.ensemble import SpectralEnsemble
-from r2no.repair import RepairUNet, repair
+from r2no.repair_loop import RepairUNet, repair
 from r2no.spectral import FourierCells
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "backbones",
     "data",
     "errors",
-    "export",
     "load",
     "metrics",
     "operators",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from jaxtyping import Bool, Complex, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 Grid = tuple[int, ...]
@@ -16,12 +16,12 @@ PathLike = str | Path
 #: A whole number is a number too; said out loud because types are checked when tests run.
 Number = float | int
 
-Field = Float[Tensor, "batch time *space channel"]
-FieldMask = Bool[Tensor, "batch time *space channel"]
-Iterates = Float[Tensor, "member depth batch time *space channel"]
+#: Fields of some windows; ``*space_channel`` stands for the spatial axes and the channel.
+Field = Float[Tensor, "batch time *space_channel"]
+#: What is known of some windows; its channels may be more, by the constants.
+History = Float[Tensor, "batch history_time *space_history_channel"]
+#: A number for each stored coefficient of a real field's spectrum.
 HalfPlane = Float[Tensor, "*half"]
-CellIndex = Int[Tensor, "*half"]
-Spectrum = Complex[Tensor, "batch time *half channel"]
 
 #: A source operator: physical history in, physical prediction out.
 Operator = Callable[[Tensor], Tensor]
@@ -31,17 +31,14 @@ PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
 __all__ = [
     "Callable",
-    "CellIndex",
     "Extent",
     "Field",
-    "FieldMask",
     "Grid",
     "HalfPlane",
-    "Iterates",
+    "History",
     "Number",
     "Operator",
     "PaddingMode",
     "PathLike",
     "Sequence",
-    "Spectrum",
 ]

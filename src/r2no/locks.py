@@ -80,6 +80,7 @@ def sole_writer(path: PathLike, *, wait: bool = True) -> Iterator[None]:
 
 
 def _acquire(place: Path, lock: Path, wait: bool) -> int:
+    """Take the lock, waiting for its holder unless told not to, and say so once."""
     said = False
     while True:
         descriptor = _open(place, lock)

@@ -25,7 +25,7 @@ _PLAIN_SECONDS = 15.0
 
 @runtime_checkable
 class Step(Protocol):
-    """One running step."""
+    """A step while it runs: whoever does the work says how far it got."""
 
     def advance(self, amount: Number = 1, note: str = "") -> None:
         """Report progress and, if given, a short note such as the current loss."""
@@ -43,6 +43,9 @@ class Reporter:
         self._lock = threading.Lock()
         self._bars: Progress | None = None
         self._running = 0
+
+    def __repr__(self) -> str:
+        return f"Reporter({'quiet' if self.quiet else 'shows steps'})"
 
     @classmethod
     def default(cls) -> "Reporter":
@@ -88,11 +91,19 @@ class Reporter:
 
 
 class _Silent:
+    """A step that nobody watches."""
+
     def advance(self, amount: Number = 1, note: str = "") -> None:
         return
 
 
+#: Shows nothing; what library functions report to unless they are given another.
+SILENT = Reporter(quiet=True)
+
+
 class _Bar:
+    """A step as one bar of the live display."""
+
     def __init__(self, progress: Progress, title: str, total: Number) -> None:
         self._progress = progress
         self._task = progress.add_task(title, total=total, note="")

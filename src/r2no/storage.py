@@ -376,6 +376,7 @@ def fingerprint(*parts: Any) -> str:
 
 
 def _feed(digest: Any, part: Any) -> None:
+    """Add a value to a hash by its kind; arrays by type, shape and bytes."""
     if isinstance(part, Mapping):
         for key in sorted(part, key=str):
             digest.update(f"<{key}>".encode())

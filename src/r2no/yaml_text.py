@@ -9,7 +9,7 @@ _DEEPEST = 32  # levels
 _Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Loader(_Fast):
+class _Loader(_Fast):  # type: ignore[misc]
     """PyYAML's safe loader, but a name that is given twice is an error."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:

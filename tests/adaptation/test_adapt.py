@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.conftest import travelling_wave
 from tests.support.adapting import SETTINGS, Source
+from tests.support.waves import travelling_wave
 
 import r2no
 from r2no.adaptation import (
@@ -26,7 +26,7 @@ from r2no.errors import (
     NonFiniteError,
     ShapeError,
 )
-from r2no.repair import RepairObjective, repair
+from r2no.repair_loop import RepairObjective, repair
 from r2no.training import cached_source
 
 
@@ -403,7 +403,7 @@ def test_the_weighting_is_chosen_on_held_out_blocks_for_the_target(target):
     torch.testing.assert_close(again.weights, model.ensemble.weights)
     stored = FittedEnsemble.from_state(*model.ensemble.state())
     torch.testing.assert_close(stored.derive().weights, again.weights, rtol=1e-4, atol=1e-4)
-    pooled = r2no.adaptation.update(model, split(range(18, 22))).ensemble
+    pooled = model.update(split(range(18, 22))).ensemble
     assert pooled.plan.weight_exponent == model.ensemble.plan.weight_exponent
     assert (pooled.scoring_sums is None) == (pooled.plan.weight_exponent == judge)
 
@@ -422,7 +422,7 @@ def test_merged_sites_equal_the_pooled_fit(model, splits):
     parts = [fit.subset([0, 1]), fit.subset([2, 3])]
     sites = []
     for part in parts:
-        site = r2no.adaptation.update(model, part)
+        site = model.update(part)
         sites.append(site)
     one = sites[0].ensemble.sums.total().moments
     expected = model.ensemble.sums.total().moments

@@ -4,8 +4,8 @@ import io
 import sys
 
 import pytest
-from tests.adaptation.test_adapt import SETTINGS, Source
-from tests.conftest import travelling_wave
+from tests.support.adapting import SETTINGS, Source
+from tests.support.waves import travelling_wave
 
 import r2no
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from tests.golden.artifacts.make_v1 import source as v1_source
-from tests.operators.toys import FrameMix
 from tests.support.adapting import (
     FIT,
     HISTORY,
@@ -19,6 +18,7 @@ from tests.support.adapting import (
     factory_operator,
     own_operator,
 )
+from tests.support.networks import FrameMix
 from torch import nn
 
 import r2no
@@ -28,7 +28,7 @@ from r2no.errors import ConfigError, FileDamagedError, FingerprintError
 from r2no.training import save_operator
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "artifacts"
-TOY = "tests.operators.toys:FrameMix"
+TOY = "tests.support.networks:FrameMix"
 
 
 def adapted(source: Any) -> AdaptedModel:
@@ -66,11 +66,11 @@ def test_networks_of_factories_come_along_but_need_consent(kind: str, tmp_path: 
     elif kind == "backbone":
         source = operators.wrap(own_operator().network, "B T H W C", FIT.fields)
     else:
-        source = operators.from_python("tests.operators.toys:LastFrame", frames=(4, 2))
+        source = operators.from_python("tests.support.networks:LastFrame", frames=(4, 2))
     model = adapted(source)
     path = model.save(tmp_path / "model.r2no", include_source=True)
     if kind != "backbone":
-        with pytest.raises(ConfigError, match=r"import and call `tests\.operators\.toys"):
+        with pytest.raises(ConfigError, match=r"import and call `tests\.support\.networks"):
             r2no.load(path)
     again = r2no.load(path, trust_source=True)
     assert torch.equal(again.predict(HISTORY), model.predict(HISTORY))

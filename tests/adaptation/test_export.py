@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import travelling_wave
 from tests.support import adapting
 from tests.support.adapting import FIT, HISTORY, TRAIN, Source, factory_operator, own_operator
+from tests.support.waves import travelling_wave
 from torch import nn
 
 import r2no
@@ -71,7 +71,7 @@ SOURCES: dict[str, Any] = {
     "module": Source,
     "fno": own_operator,
     "rolled": lambda: operators.wrap(
-        operators.from_python("tests.operators.toys:FrameMix", channels_in=4, channels_out=2),
+        operators.from_python("tests.support.networks:FrameMix", channels_in=4, channels_out=2),
         "B (T C) H W",
         FIT.fields,
         one_step=True,
@@ -88,7 +88,7 @@ def program(
     """A model and the file of its program; that of a module has two members."""
     members = 2 if request.param == "module" else 1
     model = r2no.adapt(SOURCES[request.param](), TRAIN, FIT, members=members, settings=SETTINGS)
-    return model, r2no.export(model, tmp_path_factory.mktemp("export") / "model.pt2")
+    return model, model.export(tmp_path_factory.mktemp("export") / "model.pt2")
 
 
 def test_exported_program_agrees_for_any_batch(program: tuple[AdaptedModel, Path]) -> None:

@@ -187,7 +187,7 @@ def test_merged_fits_equal_the_pooled_one(data, other):
     both = whole.ensemble.needed_sums().moments.sum(0) + parts[1].ensemble.sums.moments.sum(0)
     torch.testing.assert_close(merged.ensemble.sums.moments.sum(0), both)
     assert merged.verdict.blocks == 8
-    updated = r2no.adaptation.update(whole, split((14, 15, 16, 17)))
+    updated = whole.update(split((14, 15, 16, 17)))
     torch.testing.assert_close(updated.ensemble.weights, merged.ensemble.weights)
 
 

@@ -7,9 +7,9 @@ import huggingface_hub
 import pytest
 import torch
 import yaml
-from tests.adaptation.hub import ModelHub
 from tests.support.adapting import FIT, HISTORY, SETTINGS, TRAIN, Source, own_operator
 from tests.support.hub_server import serve
+from tests.support.model_hub import ModelHub
 
 import r2no
 from r2no.adaptation.hub import model_card

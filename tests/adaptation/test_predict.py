@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from tests.conftest import travelling_wave
 from tests.support.adapting import SETTINGS, Source
 from tests.support.memory import Virtual, memory_for_no_more_than
+from tests.support.recordings import HISTORY, HORIZON, START, recording
+from tests.support.waves import travelling_wave
 from torch import nn
 
 import r2no
@@ -24,25 +25,6 @@ from r2no.errors import (
     NonFiniteError,
     UnknownNameError,
 )
-
-HISTORY, HORIZON = 4, 4
-START = np.datetime64("2024-03-01", "ns")
-
-
-def recording(seed: int, frames: int = 40, dates: bool = False) -> xr.Dataset:
-    wave = travelling_wave(seed, frames).numpy()
-    time = 0.25 * np.arange(frames)
-    return xr.Dataset(
-        {
-            "u": (("time", "lat", "lon"), wave[..., 0], {"units": "m/s", "long_name": "speed"}),
-            "p": (("time", "lat", "lon"), wave[..., 1], {"units": "Pa"}),
-        },
-        {
-            "time": START + (time * 1e9).astype("timedelta64[ns]") if dates else time,
-            "lat": ("lat", 50.0 - np.arange(8) * 0.5, {"units": "degrees_north"}),
-            "lon": ("lon", 5.0 + np.arange(12), {"units": "degrees_east"}),
-        },
-    )
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from tests.adaptation.test_adapt import SETTINGS, Source
-from tests.adaptation.test_predict import HISTORY, HORIZON, recording
-from tests.conftest import travelling_wave
+from tests.support.adapting import SETTINGS, Source
+from tests.support.recordings import HISTORY, HORIZON, recording
+from tests.support.waves import travelling_wave
 
 import r2no
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings

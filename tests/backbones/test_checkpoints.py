@@ -29,8 +29,7 @@ from r2no.errors import (
     StorageError,
 )
 from r2no.storage import file_sha256
-
-from .filling import GOLDEN, fill
+from tests.support.filling import GOLDEN, fill
 
 SHAPE = (8, 16, 24, 3)
 

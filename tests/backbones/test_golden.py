@@ -5,8 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from r2no.backbones import build
-
-from .filling import GoldenCase, fill, golden_cases, gradient_norms, wave_input
+from tests.support.filling import GoldenCase, fill, golden_cases, gradient_norms, wave_input
 
 CASES = list(golden_cases())
 IDS = ["-".join(case) for case in CASES]

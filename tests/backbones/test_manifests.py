@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from r2no.backbones import build, identify, names, published_config, systems
-from r2no.backbones.identify import signature
+from r2no.backbones.identification import signature
 from r2no.errors import ConfigError
-
-from .filling import GOLDEN
+from tests.support.filling import GOLDEN
 
 MANIFESTS = {
     (system, facts["backbone"]): facts

@@ -17,8 +17,8 @@ from r2no.report.cells import cells_json
 from r2no.report.colours import table
 from r2no.report.figures import example_pictures
 from r2no.report.packing import unpack
-from tests.browser.chromium import Page
-from tests.report import toy
+from tests.support import adapted as toy
+from tests.support.chromium import Page
 
 pytestmark = pytest.mark.browser
 

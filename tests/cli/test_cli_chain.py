@@ -33,24 +33,26 @@ CHAINS = [
 def test_chain_from_simulation_to_a_score(system, backbone, layout, tiny, tmp_path, r2no):
     data, common = tiny / layout, ["--system", system, "--backbone", backbone]
     common += ["--data", data, "--layout", layout]
-    r2no("train", *common, *SMALL, "--out", tmp_path / "num")
+    r2no("bench", "train", *common, *SMALL, "--out", tmp_path / "num")
     start = tmp_path / "num" / "checkpoint.safetensors"
     tuned = tmp_path / "tuned"
     finetune = ["--paradigm", "finetune", "--source", start, "--out", tuned]
-    r2no("train", *common, *SMALL, *finetune)
+    r2no("bench", "train", *common, *SMALL, *finetune)
     source = tuned / "checkpoint.safetensors"
-    said = r2no("adapt", *common, "--source", source, "--members", 1, *REPAIR, "--out", tmp_path)
+    said = r2no(
+        "bench", "adapt", *common, "--source", source, "--members", 1, *REPAIR, "--out", tmp_path
+    )
     artifact = tmp_path / "model.r2no"
     assert str(artifact) in said
     batch = ["--data", data, "--batch-size", 5]
     output = tmp_path / "scores.json"
-    scores = json.loads(r2no("evaluate", artifact, *batch, "--output", output))
+    scores = json.loads(r2no("bench", "evaluate", artifact, *batch, "--output", output))
     assert json.loads(output.read_text())["scores"]["rmse"] == scores["scores"]["rmse"]
     assert scores["system"] == system
     assert scores["backbone"] == backbone
     assert scores["measured"] == (["observed"] if system == "combustion" else ["u", "v"])
     assert math.isfinite(scores["scores"]["rmse"])
-    alone = json.loads(r2no("evaluate", source, *batch))
+    alone = json.loads(r2no("bench", "evaluate", source, *batch))
     assert alone["scores"] == pytest.approx(scores["source_scores"])
     assert "source_scores" not in alone
     shown = json.loads(r2no("inspect", artifact, "--json"))
@@ -63,9 +65,20 @@ def trained(tiny, tmp_path_factory, r2no) -> Path:
     """A small FNO on the cylinder in both formats, and its artifact."""
     out = tmp_path_factory.mktemp("trained")
     common = ["--system", "cylinder", "--backbone", "fno", "--data", tiny / "arrow", *SMALL]
-    r2no("train", *common, "--paradigm", "real", "--benchmark-file", "--out", out)
+    r2no("bench", "train", *common, "--paradigm", "real", "--benchmark-file", "--out", out)
     source = ["--source", out / "checkpoint.safetensors", "--data", tiny / "arrow"]
-    r2no("adapt", *source, "--members", 2, *REPAIR, "--preset", "auto", "--out", out / "adapt")
+    r2no(
+        "bench",
+        "adapt",
+        *source,
+        "--members",
+        2,
+        *REPAIR,
+        "--preset",
+        "auto",
+        "--out",
+        out / "adapt",
+    )
     return out
 
 
@@ -88,16 +101,16 @@ def test_benchmark_dictionary_holds_what_the_benchmark_loads(trained, tiny, r2no
     assert {len(values) for values in content["val_losses"].values()} == {best // 2}
     names = ["--system", "cylinder", "--backbone", "fno", "--small", "--data", tiny / "arrow"]
     with pytest.raises(ConfigError, match="fit no published network"):
-        r2no("evaluate", trained / "real.pth", *names[:2], *names[4:])
-    theirs = json.loads(r2no("evaluate", trained / "real.pth", *names))
-    ours = json.loads(r2no("evaluate", trained / "checkpoint.safetensors", *names))
+        r2no("bench", "evaluate", trained / "real.pth", *names[:2], *names[4:])
+    theirs = json.loads(r2no("bench", "evaluate", trained / "real.pth", *names))
+    ours = json.loads(r2no("bench", "evaluate", trained / "checkpoint.safetensors", *names))
     assert theirs["scores"] == ours["scores"]
 
 
 def test_validation_score_is_that_of_evaluate(trained, tiny, r2no):
     manifest = json.loads((trained / "run.json").read_text())
     arguments = ["--data", tiny / "arrow", "--split", "val"]
-    scores = json.loads(r2no("evaluate", trained / "checkpoint.safetensors", *arguments))
+    scores = json.loads(r2no("bench", "evaluate", trained / "checkpoint.safetensors", *arguments))
     assert scores["scores"]["rmse"] == pytest.approx(manifest["best_validation_rmse"], rel=1e-6)
     assert manifest["preset"]["updates"] == 4
     assert manifest["preset"]["clip"] == 0
@@ -106,17 +119,17 @@ def test_validation_score_is_that_of_evaluate(trained, tiny, r2no):
 def test_compat_scores_as_the_benchmark_by_default_with_its_blocks(trained, tiny, r2no):
     arguments = [trained / "checkpoint.safetensors", "--data", tiny / "arrow"]
     compat = ["--compat", "benchmark"]
-    one = json.loads(r2no("evaluate", *arguments, *compat, "--autoregressive", 1))
+    one = json.loads(r2no("bench", "evaluate", *arguments, *compat, "--autoregressive", 1))
     assert one["compat"] == "benchmark"
     assert one["metric_batch"] == 13
     with pytest.raises(EmptySplitError, match="no window of 220 frames"):  # 20 + 10 blocks of 20
-        r2no("evaluate", *arguments, *compat)
+        r2no("bench", "evaluate", *arguments, *compat)
 
 
 def test_roll_out_scores_more_frames(trained, tiny, r2no):
     arguments = [trained / "adapt" / "model.r2no", "--data", tiny / "arrow"]
     arguments += ["--autoregressive", 2, "--frames", 61]
-    scores = json.loads(r2no("evaluate", *arguments))
+    scores = json.loads(r2no("bench", "evaluate", *arguments))
     assert scores["autoregressive"] == 2
     assert 0 < scores["windows"] < 13
 
@@ -127,12 +140,12 @@ def test_config_file_and_options_give_the_same(trained, tiny, tmp_path, r2no):
         f"system: cylinder\nbackbone: fno\ndata: {tiny / 'arrow'}\nparadigm: real\nupdates: 9\n"
         "batch_size: 4\neval_batch_size: 8\nvalidations: 2\nlr: 1.0e-3\nsmall: true\n"
     )
-    r2no("train", config, "--updates", 4, "--out", tmp_path / "out")
+    r2no("bench", "train", config, "--updates", 4, "--out", tmp_path / "out")
     mine, theirs = (f / "checkpoint.safetensors" for f in (tmp_path / "out", trained))
     assert mine.read_bytes() == theirs.read_bytes()
     config.write_text(config.read_text() + "updats: 3\n")
     with pytest.raises(ConfigError, match="Did you mean `updates`"):
-        r2no("train", config)
+        r2no("bench", "train", config)
 
 
 class Stop:
@@ -154,10 +167,10 @@ def test_interrupted_run_ends_in_the_same_bytes(stage, trained, tiny, tmp_path, 
     if stage == "train":
         module, file = "backbone", "checkpoint.safetensors"
         names = ["--system", "cylinder", "--backbone", "fno", "--paradigm", "finetune"]
-        command = ["train", *names, *source, *SMALL]
+        command = ["bench", "train", *names, *source, *SMALL]
     else:
         module, file = "repair", "model.r2no/ensemble.safetensors"
-        command = ["adapt", *source, "--members", 2, *REPAIR]
+        command = ["bench", "adapt", *source, "--members", 2, *REPAIR]
     r2no(*command, "--out", tmp_path / "whole")
     cut = [*command, "--out", tmp_path / "cut"]
     with monkeypatch.context() as patch:
@@ -176,14 +189,16 @@ def test_simulated_windows_are_masked_anew_in_each_epoch(tiny, tmp_path, r2no, m
     seen: list[int] = []
     monkeypatch.setattr(RealPDEBench, "set_epoch", lambda self, epoch: seen.append(epoch))
     arguments = ["--system", "fsi", "--backbone", "fno", "--data", tiny / "arrow", *SMALL]
-    r2no("train", *arguments, "--batch-size", 16, "--updates", 5, "--out", tmp_path / "out")
+    r2no(
+        "bench", "train", *arguments, "--batch-size", 16, "--updates", 5, "--out", tmp_path / "out"
+    )
     assert seen == [0, 1, 2]  # 30 windows are two batches
 
 
 def test_other_settings_in_the_same_folder_are_refused(trained, tiny, r2no):
     common = ["--system", "cylinder", "--backbone", "fno", "--data", tiny / "arrow", *SMALL]
     with pytest.raises(FingerprintError, match="other settings"):
-        r2no("train", *common, "--paradigm", "real", "--seed", 5, "--out", trained)
+        r2no("bench", "train", *common, "--paradigm", "real", "--seed", 5, "--out", trained)
 
 
 def test_changed_source_of_an_artifact_is_refused(trained, tiny, tmp_path, r2no):
@@ -191,11 +206,11 @@ def test_changed_source_of_an_artifact_is_refused(trained, tiny, tmp_path, r2no)
     source = copy / "source.safetensors"
     source.write_bytes(source.read_bytes()[:-1] + b"?")
     with pytest.raises(FileDamagedError, match=r"source\.safetensors"):
-        r2no("evaluate", copy, "--data", tiny / "arrow")
+        r2no("bench", "evaluate", copy, "--data", tiny / "arrow")
     shown = json.loads(r2no("inspect", copy, "--json"))
     assert shown["files"]["source.safetensors"] == "missing or changed"
     given = ["--source", trained / "checkpoint.safetensors", "--data", tiny / "arrow"]
-    assert json.loads(r2no("evaluate", copy, *given))["windows"] == 13
+    assert json.loads(r2no("bench", "evaluate", copy, *given))["windows"] == 13
 
 
 def test_published_network_is_identified_from_a_benchmark_file(tmp_path, r2no):
@@ -218,4 +233,4 @@ def test_names_that_contradict_the_checkpoint_are_refused(name, trained, tiny, r
     value = {"--system": "foil", "--backbone": "cno"}[name]
     checkpoint = trained / "checkpoint.safetensors"
     with pytest.raises(ConfigError, match=r"but .* is of (cylinder|fno)"):
-        r2no("evaluate", checkpoint, "--data", tiny / "arrow", name, value)
+        r2no("bench", "evaluate", checkpoint, "--data", tiny / "arrow", name, value)

@@ -1,4 +1,4 @@
-"""``r2no data`` and ``r2no checkpoints``, against a stub of the hub; never the network."""
+"""``r2no bench fetch | tiny | info | checkpoints`` with a stub of the hub, no network."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from r2no.cli import checkpoints, data
+from r2no.cli.bench import downloads
 from r2no.errors import ConfigError, DataError
 from r2no.realpdebench import RealPDEBench
 from r2no.realpdebench.files.hub import RemoteFile, Repository
@@ -48,17 +48,16 @@ class StubHub:
 @pytest.fixture
 def hub(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> type[StubHub]:
     stub = type("Hub", (StubHub,), {"folder": tiny / "arrow", "asked": []})
-    for module in (data, checkpoints):
-        monkeypatch.setattr(module, "HuggingFaceHub", stub)
+    monkeypatch.setattr(downloads, "HuggingFaceHub", stub)
     return stub
 
 
 def test_fetch_brings_metadata_only_unless_asked(hub, tmp_path, r2no):
-    said = r2no("data", "fetch", "--root", tmp_path, "--system", "fsi")
+    said = r2no("bench", "fetch", "--root", tmp_path, "--system", "fsi")
     assert "GB" in said
     assert (tmp_path / "fsi" / "hf_dataset" / "train_index_real.json").is_file()
     assert not list(tmp_path.rglob("*.arrow"))
-    r2no("data", "fetch", "--root", tmp_path, "--system", "fsi", "--kind", "real")
+    r2no("bench", "fetch", "--root", tmp_path, "--system", "fsi", "--kind", "real")
     assert len(RealPDEBench(tmp_path, "fsi", "real", "test")) == 10
     assert not (
         tmp_path / "fsi" / "hf_dataset" / "numerical" / "data-00000-of-00006.arrow"
@@ -67,14 +66,14 @@ def test_fetch_brings_metadata_only_unless_asked(hub, tmp_path, r2no):
 
 def test_fetch_passes_endpoint_and_revision_on(hub, tmp_path, r2no):
     place = ["--endpoint", "https://mirror.example", "--revision", "v2"]
-    r2no("data", "fetch", "--root", tmp_path, "--system", "fsi", *place)
+    r2no("bench", "fetch", "--root", tmp_path, "--system", "fsi", *place)
     assert hub.asked == ["https://mirror.example", "v2"]
 
 
 @pytest.mark.parametrize(("answer", "agreed"), [("n\n", False), ("", False), ("y\n", True)])
 def test_large_downloads_ask_first(answer, agreed, hub, tmp_path, r2no):
     hub.extra = (LARGE,)
-    arguments = ["data", "fetch", "--root", tmp_path, "--system", "fsi", "--kind", "real"]
+    arguments = ["bench", "fetch", "--root", tmp_path, "--system", "fsi", "--kind", "real"]
     error, text = (DataError, "large file") if agreed else (ConfigError, r"2\.00 GB")
     with pytest.raises(error, match=text):
         r2no(*arguments, stdin=answer)
@@ -88,32 +87,32 @@ def test_checkpoints_are_fetched_by_system_network_and_paradigm(hub, tmp_path, r
         (hub.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (hub.folder / name).write_bytes(b"weights")
     out = ["--out", tmp_path / "out"]
-    said = r2no("checkpoints", "fetch", "cylinder", "fno", *out)
+    said = r2no("bench", "checkpoints", "fetch", "cylinder", "fno", *out)
     assert "1 files" in said
     assert (tmp_path / "out" / "cylinder" / "fno" / "finetune.pth").is_file()
-    r2no("checkpoints", "fetch", "cylinder", "transolver", "--paradigm", "real", *out)
-    r2no("checkpoints", "dpot", *out)
+    r2no("bench", "checkpoints", "fetch", "cylinder", "transolver", "--paradigm", "real", *out)
+    r2no("bench", "checkpoints", "dpot", *out)
     assert (tmp_path / "out" / "model_S.pth").is_file()
     with pytest.raises(ConfigError, match="Did you mean `foil`"):
-        r2no("checkpoints", "fetch", "fail", "fno", *out)
+        r2no("bench", "checkpoints", "fetch", "fail", "fno", *out)
 
 
 def test_tiny_data_are_described(tmp_path, r2no):
-    r2no("data", "tiny", tmp_path, "--system", "combustion", "--layout", "hdf5", "--seed", 3)
-    shown = r2no("data", "info", tmp_path)
+    r2no("bench", "tiny", tmp_path, "--system", "combustion", "--layout", "hdf5", "--seed", 3)
+    shown = r2no("bench", "info", tmp_path)
     assert "35/14/14" in shown
     assert "share frames" in shown
-    found = json.loads(r2no("data", "info", tmp_path, "--json"))
+    found = json.loads(r2no("bench", "info", tmp_path, "--json"))
     (system,) = found["systems"]
     assert system["name"] == "combustion"
     assert system["kinds"][0]["layouts"] == ["hdf5"]
     with pytest.raises(ConfigError, match="Did you mean `fsi`"):
-        r2no("data", "tiny", tmp_path, "--system", "fsy")
+        r2no("bench", "tiny", tmp_path, "--system", "fsy")
 
 
 def test_info_names_what_is_missing(cylinder, r2no):
     (cylinder / "cylinder" / "hf_dataset" / "real" / "data-00000-of-00003.arrow").unlink()
     (cylinder / "cylinder" / "remain_params_real.json").unlink()
-    shown = r2no("data", "info", cylinder)
+    shown = r2no("bench", "info", cylinder)
     assert "missing 10312.h5" in shown
     assert "remain_params_real.json" in shown

@@ -103,7 +103,7 @@ def test_training_on_damaged_data_leaves_nothing(damage, error, text, cylinder, 
     damage(cylinder)
     arguments = ["--system", "cylinder", "--data", cylinder, "--paradigm", "real", *TRAIN]
     with pytest.raises(error, match=text):
-        r2no("train", *arguments, "--out", tmp_path / "out")
+        r2no("bench", "train", *arguments, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -116,7 +116,7 @@ def test_damage_under_masks_is_found_before_training(cylinder, tmp_path, r2no):
     edit(shards(cylinder, "numerical")[0], change)
     arguments = ["--system", "cylinder", "--data", cylinder, "--paradigm", "numerical", *TRAIN]
     with pytest.raises(NonFiniteError, match="in frame 30, in p"):
-        r2no("train", *arguments, "--out", tmp_path / "out")
+        r2no("bench", "train", *arguments, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -124,14 +124,14 @@ def test_empty_split_is_found_before_anything_is_written(cylinder, tmp_path, r2n
     (cylinder / "cylinder" / "hf_dataset" / "train_index_real.json").write_text("[]")
     arguments = ["--system", "cylinder", "--data", cylinder, "--paradigm", "real", *TRAIN]
     with pytest.raises(EmptySplitError, match="train split"):
-        r2no("train", *arguments, "--out", tmp_path / "out")
+        r2no("bench", "train", *arguments, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tiny, tmp_path_factory, r2no) -> Path:
     out = tmp_path_factory.mktemp("source")
-    r2no("train", "--system", "cylinder", "--data", tiny / "arrow", *TRAIN, "--out", out)
+    r2no("bench", "train", "--system", "cylinder", "--data", tiny / "arrow", *TRAIN, "--out", out)
     return out / "checkpoint.safetensors"
 
 
@@ -139,7 +139,7 @@ def test_adapting_to_damaged_data_leaves_nothing(checkpoint, cylinder, tmp_path,
     spoil(cylinder)
     arguments = ["--source", checkpoint, "--data", cylinder, "--out", tmp_path / "out"]
     with pytest.raises(NonFiniteError, match="exclude"):
-        r2no("adapt", *arguments)
+        r2no("bench", "adapt", *arguments)
     assert not (tmp_path / "out").exists()
 
 
@@ -153,7 +153,7 @@ def test_scoring_damaged_data_writes_nothing(
     damage(cylinder)
     output = tmp_path / "scores.json"
     with pytest.raises(error, match=text):
-        r2no("evaluate", checkpoint, "--data", cylinder, "--output", output)
+        r2no("bench", "evaluate", checkpoint, "--data", cylinder, "--output", output)
     assert not output.exists()
 
 
@@ -162,7 +162,7 @@ def test_bad_trajectories_can_be_left_out(checkpoint, cylinder, r2no):
         rows[0]["u"] = (np.nan * values(rows[0], "u")).tobytes()
 
     edit(shards(cylinder)[0], change)
-    arguments = ["evaluate", checkpoint, "--data", cylinder]
+    arguments = ["bench", "evaluate", checkpoint, "--data", cylinder]
     with pytest.raises(NonFiniteError, match="10312"):
         r2no(*arguments)
     assert 0 < json.loads(r2no(*arguments, "--exclude", "10312.h5"))["windows"] < 13
@@ -173,13 +173,13 @@ def test_bad_trajectories_can_be_left_out(checkpoint, cylinder, r2no):
 
 def test_too_long_a_roll_out_is_named(checkpoint, tiny, r2no):
     with pytest.raises(EmptySplitError, match="no window of 80 frames"):
-        r2no("evaluate", checkpoint, "--data", tiny / "arrow", "--autoregressive", 3)
+        r2no("bench", "evaluate", checkpoint, "--data", tiny / "arrow", "--autoregressive", 3)
 
 
 @pytest.mark.parametrize("kind", ["real", "numerical"])
 def test_files_changed_under_a_run_are_noticed(kind, cylinder, tmp_path, r2no):
     arguments = ["--system", "cylinder", "--data", cylinder, *TRAIN, "--out", tmp_path / "out"]
-    r2no("train", *arguments)
+    r2no("bench", "train", *arguments)
     before = (tmp_path / "out" / "checkpoint.safetensors").read_bytes()
 
     def change(rows: list[dict]) -> None:
@@ -189,7 +189,7 @@ def test_files_changed_under_a_run_are_noticed(kind, cylinder, tmp_path, r2no):
     for path in shards(cylinder, kind):
         edit(path, change)
     with pytest.raises(FingerprintError, match="other settings, data"):
-        r2no("train", *arguments)
+        r2no("bench", "train", *arguments)
     assert (tmp_path / "out" / "checkpoint.safetensors").read_bytes() == before
     cached = list((tmp_path / "out" / "cache").iterdir())
     assert len(cached) == (2 if kind == "numerical" else 1)  # old statistics were not used
@@ -210,21 +210,24 @@ def test_files_changed_under_a_run_are_noticed(kind, cylinder, tmp_path, r2no):
 )
 def test_wrong_setting_is_named(arguments, text, tiny, tmp_path, r2no):
     with pytest.raises(ConfigError, match=text):
-        r2no("train", *arguments, "--data", tiny / "arrow", "--out", tmp_path / "out")
+        r2no("bench", "train", *arguments, "--data", tiny / "arrow", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("command", "text"),
     [
-        (["adapt", "--source", "absent.pth", "--data", "x"], "no checkpoint `absent.pth`"),
-        (["adapt", "--source", "x", "--data", "x", "--epochs", "1", "--updates", "1"], "either"),
-        (["adapt", "--source", "x", "--data", "x", "--width", "0"], "`width`"),
+        (["bench", "adapt", "--source", "absent.pth", "--data", "x"], "no checkpoint `absent.pth`"),
+        (
+            ["bench", "adapt", "--source", "x", "--data", "x", "--epochs", "1", "--updates", "1"],
+            "either",
+        ),
+        (["bench", "adapt", "--source", "x", "--data", "x", "--width", "0"], "`width`"),
         (["inspect", "absent"], "no file or folder"),
         (["inspect", "."], "no artifact"),
-        (["evaluate", ".", "--data", "x"], "no artifact"),
-        (["train", "absent.yaml"], "no config file"),
-        (["train", "."], "not a YAML file"),
+        (["bench", "evaluate", ".", "--data", "x"], "no artifact"),
+        (["bench", "train", "absent.yaml"], "no config file"),
+        (["bench", "train", "."], "not a YAML file"),
     ],
 )
 def test_absent_files_are_named(command, text, tmp_path, monkeypatch, r2no):
@@ -250,7 +253,7 @@ def test_inspect_prints_strict_json(tmp_path, r2no):
 
 
 def test_error_is_one_line_with_exit_code_one(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["r2no", "data", "info", "nowhere-at-all"])
+    monkeypatch.setattr(sys, "argv", ["r2no", "bench", "info", "nowhere-at-all"])
     with pytest.raises(SystemExit) as stopped:
         main.main()
     assert stopped.value.code == 1

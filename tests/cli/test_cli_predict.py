@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from tests.conftest import travelling_wave
+from tests.support.waves import travelling_wave
 
 import r2no as library
 from r2no import backbones

@@ -62,7 +62,7 @@ def test_names_are_printed_as_they_are(tmp_path: Path, r2no) -> None:
     folder.mkdir(parents=True)  # x[ and b]
     np.save(folder / "u.npy", np.zeros((4, 3, 3, 2), "f4"))
     assert "x[/b] :smile:" in r2no("inspect", folder / "u.npy")
-    out = r2no("data", "tiny", folder / "out", "--system", "fsi")
+    out = r2no("bench", "tiny", folder / "out", "--system", "fsi")
     assert "x[/b] :smile:" in out
 
 

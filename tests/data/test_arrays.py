@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from tests.conftest import travelling_wave
+from tests.support.waves import travelling_wave
 from torch.utils.data import DataLoader
 
 from r2no import data as r2no_data
@@ -309,5 +309,5 @@ def test_wrong_trajectories_are_named(trajectories, error, message):
 def test_windows_are_shown_in_a_line():
     windows = ArrayWindows([np.zeros((12, 4, 6, 2))], 4, 4)
     assert (
-        repr(windows) == "ArrayWindows(5 windows of 1 recording(s), 4 + 4 frames of 0, 1 on 4 x 6)"
+        repr(windows) == "ArrayWindows(5 windows of 1 recording(s), 4 -> 4 frames of 0, 1 on 4 x 6)"
     )

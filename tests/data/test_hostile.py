@@ -15,7 +15,7 @@ from r2no.data import declared
 from r2no.data.gap_counts import count_missing
 from r2no.data.window import Fields
 from r2no.errors import DataError, FileDamagedError, R2NOError
-from r2no.operators.forecast_files import open_forecasts
+from r2no.operators.forecast_reading import open_forecasts
 
 FIELD = ("time", "y", "x")
 SPARSE = "allow_sparse"

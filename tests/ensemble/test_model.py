@@ -16,7 +16,7 @@ from r2no.errors import (
     NotFittedError,
     ShapeError,
 )
-from tests.ensemble import reference
+from tests.support import ensemble_reference as reference
 from tests.support.ensembles import problem
 
 MEASURED = (0, 2)

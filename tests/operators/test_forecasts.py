@@ -20,8 +20,8 @@ from r2no.errors import (
 )
 from r2no.operators import Forecasts
 from r2no.training import operator_fingerprint
-from tests.conftest import travelling_wave
 from tests.support.adapting import SETTINGS
+from tests.support.waves import travelling_wave
 
 SEEDS = range(7)
 

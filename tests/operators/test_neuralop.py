@@ -16,8 +16,8 @@ import r2no
 from r2no import operators, storage
 from r2no.adaptation import readouts, score_readouts
 from r2no.data import ArrayWindows
-from tests.conftest import travelling_wave
 from tests.support.adapting import SETTINGS
+from tests.support.waves import travelling_wave
 
 try:
     from neuralop import Trainer

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from r2no import operators, storage
 from r2no.errors import CheckpointMismatchError, ConfigError, FileDamagedError, NonFiniteError
-from tests.operators.toys import FrameMix
 from tests.support.adapting import exported
+from tests.support.networks import FrameMix
 
-TOY = "tests.operators.toys:FrameMix"
+TOY = "tests.support.networks:FrameMix"
 
 
 class Attack:
@@ -88,11 +88,11 @@ def test_damaged_checkpoints_are_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("tests.operators.toys", "package.module:factory"),
+        ("tests.support.networks", "package.module:factory"),
         ("tests.operators.nothing:Net", "no module `tests.operators.nothing`"),
-        ("tests.operators.toys:Nothing", "has no `Nothing`"),
-        ("tests.operators.toys:CONSTANT", "cannot be called"),
-        ("tests.operators.toys:not_a_module", "must return a `torch.nn.Module`"),
+        ("tests.support.networks:Nothing", "has no `Nothing`"),
+        ("tests.support.networks:CONSTANT", "cannot be called"),
+        ("tests.support.networks:not_a_module", "must return a `torch.nn.Module`"),
     ],
 )
 def test_factories_that_are_none_are_named(name: str, reason: str) -> None:

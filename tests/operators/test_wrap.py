@@ -7,7 +7,7 @@ from r2no.data import Fields, Normaliser
 from r2no.errors import ConfigError, LayoutError, NonFiniteError, ShapeError
 from r2no.operators.layout import Layout, usual_layouts
 from r2no.training import PhysicalOperator
-from tests.operators.toys import FrameMix
+from tests.support.networks import FrameMix
 
 FIELDS = Fields((6, 9), 4, 4, ("u", "v"), (0, 1))
 GRIDS = {1: (7,), 2: (6, 9), 3: (3, 4, 5)}

@@ -20,7 +20,7 @@ from r2no.data import ArrayWindows
 from r2no.data.normalise import Normaliser
 from r2no.data.window import batches
 from r2no.errors import ConfigError
-from r2no.progress import Reporter
+from r2no.progress import SILENT
 from r2no.realpdebench import write_tiny
 from r2no.realpdebench.protocol.sources import open_source
 from r2no.realpdebench.study import (
@@ -35,13 +35,13 @@ from r2no.realpdebench.study import (
     study_sheet,
 )
 from r2no.realpdebench.study.details import load_fields
-from r2no.realpdebench.study.pair import Place
+from r2no.realpdebench.study.pair import Pair
 from r2no.realpdebench.study.passes import stored_errors
 from r2no.realpdebench.study.readouts import retained_depths
 from r2no.realpdebench.study.run import Outcome, in_processes
 from r2no.realpdebench.study.sources import released
 from r2no.realpdebench.study.theory import Contraction, errors_by_trajectory, selection_summary
-from r2no.repair import RepairUNet
+from r2no.repair_loop import RepairUNet
 
 UNITS = [("cylinder", "fno"), ("combustion", "unet")]
 
@@ -201,11 +201,11 @@ def test_theory_figure_shows_the_errors_of_the_iterates(run, drawn):
 
 def test_readouts_equal_those_of_the_adapted_model(run, data):
     """The joint composition gives what each readout gives by itself."""
-    place = Place(config(data, run, "cylinder", "fno"), "cylinder", "fno", "finetune")
+    place = Pair(config(data, run, "cylinder", "fno"), "cylinder", "fno", "finetune")
     (folder,) = (run / "adapt").glob("cylinder-fno-finetune-*")
     reading = place.config.benchmark("cylinder", "fno")
     path = folder / "model.r2no" / "source.safetensors"
-    source = open_source(reading, path, cache=None, reporter=Reporter(quiet=True))
+    source = open_source(reading, path, cache=None, reporter=SILENT)
     model = load(folder / "model.r2no", source.operator)
     scores, errors = score_readouts(model, place.windows()["test"], readouts(model))
     found = json.loads(place.result.read_text())
@@ -316,7 +316,7 @@ def test_plan_counts_what_is_left(run, data, tmp_path):
     )
     assert "2 results, 2 cached; 0 evaluations" in text
     fresh = plan_sheet(config(data, tmp_path, "cylinder", "fno"))
-    place = Place(config(data, tmp_path, "cylinder", "fno"), "cylinder", "fno", "finetune")
+    place = Pair(config(data, tmp_path, "cylinder", "fno"), "cylinder", "fno", "finetune")
     sizes = {split: len(windows) for split, windows in place.windows().items()}
     batch = min(8, sizes["train"])
     expected = 3 * 4 * (8 * batch + 2 * sizes["val"] + sizes["val"] + sizes["test"])
@@ -346,17 +346,17 @@ def test_results_of_different_settings_are_not_mixed(run, tmp_path):
 
 def kept_model(run: Path, data: Path, system: str, backbone: str):
     """The adapted model of a finished pair, and its windows."""
-    place = Place(config(data, run, system, backbone), system, backbone, "finetune")
+    place = Pair(config(data, run, system, backbone), system, backbone, "finetune")
     (folder,) = (run / "adapt").glob(f"{place.name}-*")
     path = folder / "model.r2no" / "source.safetensors"
     reading = place.config.benchmark(system, backbone)
-    source = open_source(reading, path, cache=None, reporter=Reporter(quiet=True))
+    source = open_source(reading, path, cache=None, reporter=SILENT)
     return load(folder / "model.r2no", source.operator), place.windows()
 
 
 def test_errors_by_trajectory_add_up_to_those_of_the_fit_split(run, data):
     model, windows = kept_model(run, data, "cylinder", "fno")
-    found = errors_by_trajectory(model, windows["val"], Reporter(quiet=True))
+    found = errors_by_trajectory(model, windows["val"], SILENT)
     assert found.shape[1:] == (5, 16 * 4, 2)
     counts = windows["val"].origins[:, 0].unique(return_counts=True)[1]
     total = (found * counts[:, None, None, None]).sum((0, 2, 3))
@@ -379,7 +379,7 @@ def test_results_hold_the_price_of_all_cells(run, data):
     for (_, system, _), content in load_results(run).items():
         price = content["theory"]["selection"]
         channels = {"cylinder": 2, "combustion": 1}[system]
-        place = Place(config(data, run, system, "fno"), system, "fno", "finetune")
+        place = Pair(config(data, run, system, "fno"), system, "fno", "finetune")
         origins = place.windows()["val"].origins
         assert price["regions"] == 16 * 4 * channels
         assert price["occupied"] <= content["cost"]["occupied_cells"] * channels

@@ -26,7 +26,7 @@ from r2no.report import (
 )
 from r2no.report.charts import Axes, Line, line_chart
 from r2no.report.wording import METRICS, headline, metrics_of
-from tests.report import toy
+from tests.support import adapted as toy
 
 
 @pytest.fixture(scope="module")

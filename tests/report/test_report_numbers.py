@@ -20,7 +20,7 @@ from r2no.report.cells import cells_json
 from r2no.report.example import example_json
 from r2no.report.packing import pack, unpack
 from r2no.report.watch import border
-from tests.report import toy
+from tests.support import adapted as toy
 
 
 @pytest.fixture(scope="module")

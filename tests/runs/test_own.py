@@ -13,15 +13,16 @@ import torch
 import xarray
 import yaml
 from neuralop.models import FNO
-from tests.conftest import travelling_wave
-from tests.operators.toys import FrameMix
 from tests.support import piv
 from tests.support.adapting import exported, own_operator
+from tests.support.networks import FrameMix
+from tests.support.waves import travelling_wave
 from typer.testing import CliRunner
 
 import r2no as library
 from r2no import storage
 from r2no.cli.main import app
+from r2no.cli.moved import MovedError
 from r2no.errors import ConfigError, FingerprintError, StorageError
 from r2no.locks import sole_writer
 from r2no.runs import Finding, examine, open_task, read_own_config
@@ -55,7 +56,7 @@ def config(folder: Path, *, data: Any = None, source: Any = None, **rest: Any) -
     content = {
         "data": {"path": "piv.nc", "history": 4, "horizon": 4, "stride": 3, **(data or {})},
         "source": {
-            "python": "tests.operators.toys:FrameMix",
+            "python": "tests.support.networks:FrameMix",
             "checkpoint": "weights.pt",
             "layout": "B (T C) H W",
             **(source or {}),
@@ -112,8 +113,10 @@ def test_config_leads_to_an_artifact_with_scores_and_a_forecast(folder: Path) ->
     found = storage.read_json(folder / "scores.json")
     assert found["same_data"]
     assert found["scores"]["r2no"]["rmse"] == pytest.approx(scores["r2no"])
-    with pytest.raises(ConfigError, match="only --split, --output and --trust-source"):
+    with pytest.raises(MovedError, match=r"bench evaluate run/model\.r2no --system cylinder"):
         run("evaluate", "run/model.r2no", "--system", "cylinder")
+    with pytest.raises(ConfigError, match="`split` must be train, fit or test, but got 'val'"):
+        run("evaluate", "run/model.r2no", "--split", "val")
 
 
 @pytest.mark.parametrize("kind", ["exported", "forecasts", "backbone"])
@@ -191,7 +194,7 @@ def test_sound_config_has_no_complaints(folder: Path) -> None:
 
 
 def test_factory_may_lie_in_the_working_folder(folder: Path) -> None:
-    code = "from tests.operators.toys import FrameMix as Network"
+    code = "from tests.support.networks import FrameMix as Network"
     (folder / "my_networks.py").write_text(code)
     path = config(folder, source={"python": "my_networks:Network"})
     start = "from r2no.cli.main import main; main()"
@@ -357,7 +360,7 @@ def test_weights_that_are_not_finite_are_found(folder: Path) -> None:
 
 
 def test_source_that_changes_its_answer_is_found(folder: Path) -> None:
-    source = {"python": "tests.operators.toys:Restless", "checkpoint": None}
+    source = {"python": "tests.support.networks:Restless", "checkpoint": None}
     found = failure(config(folder, source=source))
     assert found.check == "repeatable"
     assert found.message.startswith("FingerprintError")
@@ -429,5 +432,6 @@ def test_wrong_keys_and_values_are_named(folder: Path, change: Any, reason: str)
 
 
 def test_options_that_do_not_apply_are_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="only --out, --members and --seed apply, but got radial"):
+    with pytest.raises(MovedError, match=r"bench adapt .* settings stand in the YAML file"):
         run("adapt", config(folder), "--radial", 3)
+    assert not (folder / "run").exists()

@@ -10,7 +10,7 @@ from r2no import backbones, operators
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.data import ArrayWindows, Normaliser
 from r2no.training import Persistence, PhysicalOperator, TrainSettings
-from tests.conftest import travelling_wave
+from tests.support.waves import travelling_wave
 
 SETTINGS = AdaptSettings(
     members=2,
@@ -52,7 +52,7 @@ def own_operator() -> PhysicalOperator:
 
 def factory_operator(**options: Any) -> operators.WrappedOperator:
     """A network of a factory, wrapped."""
-    network = operators.from_python("tests.operators.toys:FrameMix", seed=5)
+    network = operators.from_python("tests.support.networks:FrameMix", seed=5)
     statistics = Normaliser(torch.tensor([0.1, 0.3]), torch.tensor([0.7, 1.1]))
     return operators.wrap(
         network, "B (C T) H W", FIT.fields, normaliser=(statistics, statistics), **options

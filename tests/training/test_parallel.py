@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from r2no.adaptation import AdaptSettings, RepairSettings, adapt
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.training import TrainSettings, side_by_side
 
 
@@ -57,10 +57,10 @@ def test_a_failure_stops_the_others_and_is_the_error_raised():
         raise ValueError("this one")
 
     with pytest.raises(ValueError, match="this one"):
-        side_by_side([long, failing, long], jobs=2, reporter=Reporter(quiet=True))
+        side_by_side([long, failing, long], jobs=2, reporter=SILENT)
     assert stopped.is_set()
 
 
 def test_the_results_come_in_order():
     tasks = [lambda reporter, n=n: (time.sleep(0.01 * (3 - n)), n)[1] for n in range(3)]
-    assert side_by_side(tasks, jobs=3, reporter=Reporter(quiet=True)) == [0, 1, 2]
+    assert side_by_side(tasks, jobs=3, reporter=SILENT) == [0, 1, 2]

@@ -95,7 +95,7 @@ def of_predict(model: AdaptedModel) -> Iterator[Trial]:
     for name, value in {**arrays(history()), **THINGS}.items():
         yield f"predict({name})", partial(model.predict, value)
     for name, value in THINGS.items():
-        yield f"for_members({name})", partial(model.for_members, value)
+        yield f"derive({name})", partial(model.ensemble.derive, members=value)
         yield f"truncate({name})", partial(model.truncate, value)
         yield f"evaluate({name})", partial(model.evaluate, value)
         yield f"merge({name})", partial(model.merge, value)

@@ -110,7 +110,11 @@ def commands(work: Path) -> list[tuple[list[object], tuple[Path, str], list[Path
         ),
         (forecast, (work, "f.nc.part.json"), [data]),
         (bench_arguments(bench), (bench / "sources", "*/run/state.safetensors"), [tiny]),
-        (["train", *system, *rest, "--out", train], (train / "run", "state.safetensors"), [tiny]),
+        (
+            ["bench", "train", *system, *rest, "--out", train],
+            (train / "run", "state.safetensors"),
+            [tiny],
+        ),
     ]
 
 

@@ -30,7 +30,7 @@ import r2no.realpdebench.protocol
 import r2no.report
 import r2no.runs
 from r2no.cli.main import app
-from r2no.operators.forecast_files import open_forecasts
+from r2no.operators.forecast_reading import open_forecasts
 from r2no.realpdebench.files.index import load_pt
 from r2no.training import load_operator
 

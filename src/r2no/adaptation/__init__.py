@@ -1,14 +1,13 @@
 """Adaptation end to end: frozen source, repair modules, spectral ensemble, readouts (M3-M9)."""
 
-from r2no.adaptation.adapt import adapt, update
+from r2no.adaptation.adapting import adapt
 from r2no.adaptation.artifact import load
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings, RepairSettings
-from r2no.adaptation.export import export
 from r2no.adaptation.groups import ColumnGroup
 from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.model import AdaptedModel
+from r2no.adaptation.named_readouts import Observer, readouts, score_readouts
 from r2no.adaptation.predict import write_predictions
-from r2no.adaptation.readouts import Observer, readouts, score_readouts
 from r2no.adaptation.stored import StoredModel, read_stored, store_beside
 
 __all__ = [
@@ -21,12 +20,10 @@ __all__ = [
     "RepairSettings",
     "StoredModel",
     "adapt",
-    "export",
     "load",
     "read_stored",
     "readouts",
     "score_readouts",
     "store_beside",
-    "update",
     "write_predictions",
 ]

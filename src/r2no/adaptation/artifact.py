@@ -39,7 +39,7 @@ from r2no.operators.packing import (
     load_source,
     save_source,
 )
-from r2no.repair import RepairUNet
+from r2no.repair_loop import RepairUNet
 from r2no.training import (
     load_operator,
     operator_fingerprint,
@@ -117,6 +117,7 @@ def _load(
     also: Mapping[str, Operator | ColumnGroup] | None,
     trust_source: bool,
 ) -> AdaptedModel:
+    """Read every file, check that they belong together, and find the source."""
     stored = read_stored(folder)
     manifest, fields = stored.manifest, stored.fields
     with understood(folder):
@@ -167,6 +168,7 @@ def _write_source(
 def _own_source(
     folder: Path, manifest: dict[str, Any], fields: Fields, trust_source: bool
 ) -> Operator:
+    """The source that the artifact brings, made anew; code is run with consent only."""
     found = manifest.get("source", {})
     if found.get("included"):
         with understood(folder, known=(R2NOError,)):
@@ -186,7 +188,8 @@ def _recognised(source: Operator, manifest: dict[str, Any], context: dict[str, T
     """The same weights and the same answer but for rounding; in format 1 the same bits."""
     if "source" not in manifest:
         known = manifest["provenance"].get("source")
-        return operator_fingerprint(source, context["probe"]) == known
+        result: bool = operator_fingerprint(source, context["probe"]) == known
+        return result
     same = operator_identity(source) == manifest["source"].get("identity")
     return same and _answers_alike(source, context)
 
@@ -215,6 +218,7 @@ def _check_probe(fields: Fields, context: dict[str, Tensor]) -> None:
 
 
 def _context(model: AdaptedModel) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What the model needs beside weights: statistics, probe, errors by depth."""
     of_history, of_field = model.loops.of_history, model.loops.of_field
     band_tensors, bands = model.fit_errors.cells.state()
     with torch.no_grad():

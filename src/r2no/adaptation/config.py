@@ -7,7 +7,7 @@ from pydantic import Field
 from r2no._types import Extent, PaddingMode
 from r2no.adaptation.weighting import Target
 from r2no.ensemble import RIDGE_GRID
-from r2no.repair import RepairObjective
+from r2no.repair_loop import RepairObjective
 from r2no.training import TrainSettings
 from r2no.training.settings import Settings
 
@@ -19,16 +19,20 @@ NotNegative = Annotated[int, Field(ge=0)]
 class RepairSettings(Settings, frozen=True):
     """The repair module, its loop and its objective; the defaults are the published ones."""
 
-    width: int = Field(default=32, ge=1)
-    depth: int = Field(default=4, ge=1)
-    padding: PaddingMode = "zeros"
-    steps: int = Field(default=12, ge=1)
-    step_size: float = Field(default=0.2, gt=0)
-    spectral: float = Field(default=1.0, ge=0)
-    fixed_point: float = Field(default=0.01, ge=0)
-    norm: Literal["ortho", "forward"] = "ortho"
-    checkpointing: bool = False
-    train: TrainSettings = TrainSettings()
+    width: int = Field(default=32, ge=1, description="Channels of the first level of the U-Net.")
+    depth: int = Field(default=4, ge=1, description="Levels of the U-Net.")
+    padding: PaddingMode = Field(default="zeros", description="What lies beyond the grid's edge.")
+    steps: int = Field(default=12, ge=1, description="Iterates of the loop, L.")
+    step_size: float = Field(default=0.2, gt=0, description="Share of a correction, alpha.")
+    spectral: float = Field(default=1.0, ge=0, description="Weight of the spectral term.")
+    fixed_point: float = Field(default=0.01, ge=0, description="Weight of the fixed-point term.")
+    norm: Literal["ortho", "forward"] = Field(
+        default="ortho", description="Transform of the spectral term."
+    )
+    checkpointing: bool = Field(
+        default=False, description="Less memory for more time when training."
+    )
+    train: TrainSettings = Field(default=TrainSettings(), description="How it is optimised.")
 
     def objective(self) -> RepairObjective:
         """The objective with these settings."""
@@ -50,12 +54,18 @@ class EnsembleSettings(Settings, frozen=True):
     What is left "auto" follows: with the published cells the paper's columns and nothing else.
     """
 
-    cells: Literal["auto", "published"] = "auto"
+    cells: Literal["auto", "published"] = Field(
+        default="auto", description="Shrink towards coarser cells as the data allow, or do not."
+    )
     radial: int = Field(default=128, ge=1, description="Bands (the finest considered, if auto).")
     angular: int = Field(default=16, ge=1, description="Sectors (the finest considered, if auto).")
-    extent: Extent = "corner"
-    ridge: float | Literal["auto"] = "auto"
-    ridge_grid: tuple[float, ...] = RIDGE_GRID
+    extent: Extent = Field(default="corner", description="Where the outermost band ends.")
+    ridge: float | Literal["auto"] = Field(
+        default="auto", description="Penalty; auto chooses it on held-out blocks."
+    )
+    ridge_grid: tuple[float, ...] = Field(
+        default=RIDGE_GRID, description="Penalties to choose from."
+    )
     shared_channels: bool = Field(default=False, description="One set of weights for all channels.")
     lead_groups: LeastOne | Auto = Field(
         default="auto", description="Groups of lead time that may be weighted apart."
@@ -72,22 +82,24 @@ class EnsembleSettings(Settings, frozen=True):
     partners: bool | Auto = Field(
         default="auto", description="Whether recalled frames have their quadrature partners."
     )
-    weight_exponent: float = Field(default=1.0, ge=0)
+    weight_exponent: float = Field(
+        default=1.0, ge=0, description="p of the window weight, one over its norm to the p."
+    )
     target: Target | None = Field(
         default=None, description="Choose `weight_exponent` on held-out blocks for this score."
     )
-    base_column: bool = True
+    base_column: bool = Field(default=True, description="Let the source itself be rescaled.")
 
 
 class AdaptSettings(Settings, frozen=True):
     """Everything :func:`r2no.adapt` decides; each member m is trained with seed + m."""
 
     members: int = Field(default=3, ge=0, description="Repair modules; none adapts in seconds.")
-    seed: int = 42
+    seed: int = Field(default=42, description="Seed of the first member.")
     batch_size: int = Field(default=8, ge=1, description="Windows per batch when not training.")
     budget: int | None = Field(
         default=None, ge=1, description="Most evaluations of the repair module per forecast."
     )
     jobs: int = Field(default=1, ge=1, description="Members trained side by side (each in memory).")
-    repair: RepairSettings = RepairSettings()
-    ensemble: EnsembleSettings = EnsembleSettings()
+    repair: RepairSettings = Field(default=RepairSettings(), description="The repair modules.")
+    ensemble: EnsembleSettings = Field(default=EnsembleSettings(), description="The ensemble.")

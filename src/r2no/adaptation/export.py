@@ -1,4 +1,4 @@
-"""export(): source, repair loops and composition as one program that runs without r2no."""
+"""A model as a program: source, repair loops and composition in one file, without r2no."""
 
 import io
 import warnings
@@ -28,25 +28,8 @@ class _Predictor(nn.Module):
         return self._model.compose(history, source)
 
 
-def export(model: AdaptedModel, path: PathLike, *, source_input: bool = False) -> Path:
-    """Write the whole predictor through ``torch.export`` to one file that needs only PyTorch.
-
-    ``torch.export.load(path).module()(history)`` then gives what ``model.predict(history)`` gives,
-    to 1e-5 of the largest value, or, where the weights amplify rounding beyond that, to a few
-    roundings of the source; this is checked before the file is written.
-
-    The batch size is free unless the source's code fixes it while it is traced, as some networks
-    do; then it is 1, with a warning.
-
-    Args:
-        model: The model.
-        path: A file that ends in ``.pt2``.
-        source_input: Leave the source out and take its forecast as second input: for sources
-            that cannot be traced, such as stored forecasts.
-
-    Raises:
-        ConfigError: if the suffix is another one, or the source cannot be traced.
-    """
+def write_program(model: AdaptedModel, path: PathLike, *, source_input: bool) -> Path:
+    """Do what :meth:`AdaptedModel.export` says."""
     path = checks.path("path", path)
     if path.suffix != ".pt2":
         raise ConfigError(f"`path` must end in .pt2, as exported programs do, but got `{path}`.")
@@ -56,6 +39,7 @@ def export(model: AdaptedModel, path: PathLike, *, source_input: bool = False) -
 
 @torch.no_grad()
 def _content(model: AdaptedModel, source_input: bool) -> bytes:
+    """The program's bytes, compared with the model; for one window where the batch is fixed."""
     inputs = _examples(model, source_input)
     try:
         program = _traced(model, inputs, free=True)
@@ -72,7 +56,7 @@ def _content(model: AdaptedModel, source_input: bool) -> bytes:
         warnings.warn(
             "The exported program takes one window at a time, since the source's code fixes the "
             f"batch size: {first}",
-            stacklevel=3,
+            stacklevel=5,  # whoever called `model.export`
         )
     stream = io.BytesIO()
     with warnings.catch_warnings():  # on channels-last weights; what is read back is compared

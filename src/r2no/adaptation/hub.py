@@ -62,7 +62,7 @@ def model_card(
     )
 
 
-def push_to_hub(
+def upload(
     model: AdaptedModel,
     repo_id: str,
     *,
@@ -75,20 +75,7 @@ def push_to_hub(
     message: str = "Upload an r2no artifact",
     api: huggingface_hub.HfApi | None = None,
 ) -> str:
-    """Upload the artifact and its card; returns the address of the commit.
-
-    Args:
-        model: The model.
-        repo_id: ``owner/name``; made if it does not exist.
-        include_source: As in :meth:`AdaptedModel.save`.
-        licence: Identifier of a licence, for the card.
-        data: What it was fitted on, for the card.
-        scores: Metrics by name of the method, for the card.
-        private: Whether a new repository is private.
-        revision: Branch to upload to; default the main one.
-        message: Of the commit.
-        api: A client with another endpoint or token; default huggingface_hub's own.
-    """
+    """Do what :meth:`AdaptedModel.push_to_hub` says."""
     api = api or huggingface_hub.HfApi()
     with tempfile.TemporaryDirectory(prefix="r2no-") as work:
         folder = model.save(Path(work) / "artifact", include_source=include_source)
@@ -104,7 +91,7 @@ def push_to_hub(
     return str(commit.commit_url)
 
 
-def from_pretrained(
+def download(
     name: PathLike,
     *,
     source: Operator | None = None,
@@ -112,18 +99,7 @@ def from_pretrained(
     revision: str | None = None,
     **options: Any,
 ) -> AdaptedModel:
-    """Load an artifact from a folder, or from a hub by ``owner/name``.
-
-    Args:
-        name: The folder if there is one, else the name on the hub.
-        source: As in :func:`r2no.load`.
-        trust_source: As in :func:`r2no.load`; consent is never taken from a hub.
-        revision: Branch, tag or commit on the hub.
-        options: Of ``huggingface_hub.snapshot_download``, such as ``endpoint`` or ``cache_dir``.
-
-    Raises:
-        ConfigError: if there is neither such a folder nor such a repository.
-    """
+    """Do what :meth:`AdaptedModel.from_pretrained` says."""
     folder = Path(name)
     if folder.is_dir():
         if revision is not None:

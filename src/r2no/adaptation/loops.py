@@ -11,13 +11,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from r2no._repr import brief_repr
 from r2no._types import Number
 from r2no.adaptation.groups import ColumnGroup, group_forecasts
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import ColumnSpectra, DepthErrors, GramAccumulator, GramSums
-from r2no.progress import Reporter
-from r2no.repair import RepairUNet, repair_steps
+from r2no.progress import SILENT, Reporter
+from r2no.repair_loop import RepairUNet, repair_steps
 from r2no.training import SourceCache, distributed
 
 _FAR = 256  # spreads between a mean and zero from which on rounding of the mean counts
@@ -40,6 +41,8 @@ class RepairLoops:
     of_field: Normaliser
     steps: int
     step_size: float
+
+    __repr__ = brief_repr
 
     @cached_property
     def _fast(self) -> tuple[RepairUNet, ...]:
@@ -94,13 +97,12 @@ def gather_sums(
     group: Tensor,
     batch_size: int,
     title: str = "fitting",
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> dict[Number, GramSums]:
     """One pass over the fit split: Gram sums by group, and errors by depth (M6, M9).
 
     Returns the sums for each exponent of the window weight.
     """
-    reporter = reporter or Reporter(quiet=True)
     with reporter.step(title, len(windows)) as step:
         for numbers, window in shared_batches(windows, batch_size):
             source = cache[numbers]
@@ -125,6 +127,7 @@ def _roll_out(
     spectra: ColumnSpectra,
     errors: DepthErrors,
 ) -> None:
+    """Run the loops on a batch, adding columns and errors by depth as iterates appear."""
     errors.begin(window.target)
     for member in range(len(loops.modules)):
         errors.add(member, 0, source, window.target, window.mask)

@@ -1,7 +1,7 @@
 """AdaptedModel: a frozen source, its repair modules and the ensemble that composes them."""
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +11,7 @@ import xarray as xr
 from torch import Tensor
 
 from r2no import checks, storage
+from r2no._repr import html_table
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.groups import ColumnGroup, MeanField, group_forecasts
@@ -34,7 +35,7 @@ from r2no.ensemble import (
 from r2no.ensemble.columns import last_depths, repair_label
 from r2no.errors import FingerprintError, NonFiniteError, ShapeError
 from r2no.metrics import Accumulator
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.training import asked, operator_identity, same_answer
 
 IncludeSource = bool | Literal["auto"]
@@ -148,22 +149,23 @@ class AdaptedModel:
         for member, depth, iterate in self.loops(history, source, last):
             yield repair_label(member, depth), iterate
 
-    def for_members(self, members: int) -> FittedEnsemble:
-        """The ensemble of the first ``members`` members, fitted to the same sums; no new pass."""
-        return self.ensemble.derive(members=members)
-
     def __repr__(self) -> str:
-        fields, verdict = self.fields, self.verdict
-        units = fields.units or ("",) * len(fields.channels)
-        channels = ", ".join(
-            f"{n} [{u}]" if u else n for n, u in zip(fields.channels, units, strict=True)
-        )
-        return (
-            f"AdaptedModel({fields.history_frames} -> {fields.horizon_frames} frames of {channels} "
-            f"on {' x '.join(map(str, fields.grid))}, source {type(self.source).__name__}, "
-            f"{len(self.loops.modules)} repair module(s) of {self.loops.steps} steps"
-            f"{'' if verdict is None else f'; {verdict}'})"
-        )
+        return f"AdaptedModel({'; '.join(text for _, text in self._summary())})"
+
+    def _repr_html_(self) -> str:
+        """What it forecasts, from what, and the verdict, as a table."""
+        return html_table("AdaptedModel", self._summary())
+
+    def _summary(self) -> list[tuple[str, str]]:
+        """What to know about the model, each with its name."""
+        loops, columns = self.loops, self.ensemble.columns
+        rows = [
+            ("forecast", self.fields.describe()),
+            ("source", f"source {type(self.source).__name__}"),
+            ("repair", f"{len(loops.modules)} repair module(s) of {loops.steps} steps"),
+            ("ensemble", f"{columns.number} columns on {self.ensemble.cells!r}"),
+        ]
+        return rows if self.verdict is None else [*rows, ("verdict", str(self.verdict))]
 
     @property
     def verdict(self) -> Verdict | None:
@@ -205,6 +207,19 @@ class AdaptedModel:
             fit_errors=errors,
             settings=self.settings.model_copy(update=update),
         )
+
+    def update(self, windows: Windows, *, reporter: Reporter = SILENT) -> "AdaptedModel":
+        """The model with new fit data added: one pass over ``windows``, no training.
+
+        Repair modules stay; the sums of the new windows are pooled with those of the model, and
+        penalties, partition and verdict are decided again on the blocks of both.
+
+        Raises:
+            GridMismatchError: if frames, grid or channels are others than the model's.
+        """
+        from r2no.adaptation.adapting import updated
+
+        return updated(self, windows, reporter=reporter)
 
     def merge(self, other: "AdaptedModel") -> "AdaptedModel":
         """Pool the fit with that of another site: same frozen source, same modules, other data.
@@ -250,7 +265,7 @@ class AdaptedModel:
         statistics = [part for one in of for part in (one.shift, one.scale)]
         return storage.fingerprint(states, statistics, self.loops.step_size)
 
-    def evaluate(self, windows: Windows, *, reporter: Reporter | None = None) -> dict[str, float]:
+    def evaluate(self, windows: Windows, *, reporter: Reporter = SILENT) -> dict[str, float]:
         """All metrics over a split, on the measured channels."""
         checks.instance("windows", windows, Windows)  # type: ignore[type-abstract]
         if windows.fields.channels != self.fields.channels:
@@ -259,7 +274,6 @@ class AdaptedModel:
                 f"{windows.fields.channels}. Give them in this order and under these names."
             )
         metrics = Accumulator(measured=self.fields.measured)
-        reporter = reporter or Reporter(quiet=True)
         with reporter.step("scoring", len(windows)) as step:
             for numbers, window in batches(windows, self.settings.batch_size):
                 metrics.update(self.forecast(window.history), window.target, window.mask)
@@ -281,27 +295,95 @@ class AdaptedModel:
         return save(self, checks.path("path", path), include_source)
 
     def export(self, path: PathLike, *, source_input: bool = False) -> Path:
-        """Write the whole predictor as one ``.pt2`` file; see :func:`r2no.export`."""
-        from r2no.adaptation.export import export
+        """Write the whole predictor through ``torch.export`` to one file that needs only PyTorch.
 
-        return export(self, path, source_input=source_input)
+        ``torch.export.load(path).module()(history)`` then gives what ``predict(history)`` gives,
+        to 1e-5 of the largest value, or, where the weights amplify rounding beyond that, to a few
+        roundings of the source; this is checked before the file is written.
 
-    def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload the artifact with a model card; see :func:`r2no.adaptation.hub.push_to_hub`."""
-        from r2no.adaptation.hub import push_to_hub
+        The batch size is free unless the source's code fixes it while it is traced, as some
+        networks do; then it is 1, with a warning.
 
-        return push_to_hub(self, repo_id, **options)
+        Args:
+            path: A file that ends in ``.pt2``.
+            source_input: Leave the source out and take its forecast as second input: for sources
+                that cannot be traced, such as stored forecasts.
+
+        Raises:
+            ConfigError: if the suffix is another one, or the source cannot be traced.
+        """
+        from r2no.adaptation.export import write_program
+
+        return write_program(self, path, source_input=source_input)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        include_source: IncludeSource = "auto",
+        licence: str = "other",
+        data: str | None = None,
+        scores: Mapping[str, Mapping[str, float]] | None = None,
+        private: bool = True,
+        revision: str | None = None,
+        message: str = "Upload an r2no artifact",
+        api: Any = None,
+    ) -> str:
+        """Upload the artifact and its card; returns the address of the commit.
+
+        Args:
+            repo_id: ``owner/name``; made if it does not exist.
+            include_source: As in :meth:`save`.
+            licence: Identifier of a licence, for the card.
+            data: What it was fitted on, for the card.
+            scores: Metrics by name of the method, for the card.
+            private: Whether a new repository is private.
+            revision: Branch to upload to; default the main one.
+            message: Of the commit.
+            api: A client with another endpoint or token; default huggingface_hub's own.
+        """
+        from r2no.adaptation.hub import upload
+
+        return upload(
+            self,
+            repo_id,
+            include_source=include_source,
+            licence=licence,
+            data=data,
+            scores=scores,
+            private=private,
+            revision=revision,
+            message=message,
+            api=api,
+        )
 
     @classmethod
-    def from_pretrained(cls, name: PathLike, **options: Any) -> "AdaptedModel":
-        """An artifact by its folder or hub name; see :func:`r2no.adaptation.hub.from_pretrained`.
+    def from_pretrained(
+        cls,
+        name: PathLike,
+        *,
+        source: Operator | None = None,
+        trust_source: bool = False,
+        revision: str | None = None,
+        **options: Any,
+    ) -> "AdaptedModel":
+        """Load an artifact from a folder, or from a hub by ``owner/name``.
 
-        Options are ``source``, ``trust_source``, ``revision`` and others of huggingface_hub's
-        ``snapshot_download``.
+        Args:
+            name: The folder if there is one, else the name on the hub.
+            source: As in :func:`r2no.load`.
+            trust_source: As in :func:`r2no.load`; consent is never taken from a hub.
+            revision: Branch, tag or commit on the hub.
+            options: Of ``huggingface_hub.snapshot_download``: ``endpoint``, ``cache_dir``, ...
+
+        Raises:
+            ConfigError: if there is neither such a folder nor such a repository.
         """
-        from r2no.adaptation.hub import from_pretrained
+        from r2no.adaptation.hub import download
 
-        return from_pretrained(name, **options)
+        return download(
+            name, source=source, trust_source=trust_source, revision=revision, **options
+        )
 
 
 def versions() -> dict[str, str]:

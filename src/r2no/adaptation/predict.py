@@ -13,13 +13,13 @@ from r2no.adaptation.labelled import check_spacing, check_time_step
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.data.agreement import check_axes
 from r2no.data.arrays import ArrayWindows
-from r2no.data.forecast_file import ForecastFile
 from r2no.data.forecast_layout import LEAD, ORIGIN, forecast_layout, forecast_variables
+from r2no.data.forecast_writer import ForecastFile
 from r2no.data.measurements import Measurements
 from r2no.data.units import conversion
 from r2no.data.window import Fields, collate
 from r2no.errors import ConfigError, DataError, GridMismatchError, NonFiniteError
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 
 Origins = Literal["all", "last"]
 _SAVE_EVERY = 8  # batches between two notes of how far the file is filled
@@ -34,7 +34,7 @@ def write_predictions(
     stride: int | None = None,
     batch_size: int | None = None,
     overwrite: bool = False,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> Path:
     """Forecast from measurements and write the result with their coordinates and units.
 
@@ -61,7 +61,6 @@ def write_predictions(
     data = data.select(model.fields.channels)
     _check_fits(model.fields, data)
     batch_size = batch_size or model.settings.batch_size
-    reporter = reporter or Reporter(quiet=True)
     windows, known = _windows(model.fields, data, origins, stride)
     horizon = model.fields.horizon_frames
     layout = forecast_layout(data, known, horizon).assign_attrs(_provenance(model))

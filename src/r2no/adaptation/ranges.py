@@ -4,9 +4,10 @@ import math
 import warnings
 from collections.abc import Sequence
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
+from r2no._types import Field
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
 from r2no.errors import RangeWarning
@@ -19,7 +20,7 @@ _ZERO_CELSIUS = 273.15
 
 
 def check_range(
-    values: Float[Tensor, "batch time *space_channel"],
+    values: Field,
     valid: Bool[Tensor, "batch time *space_channel"],
     *,
     fields: Fields,

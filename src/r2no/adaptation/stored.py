@@ -49,6 +49,10 @@ class StoredModel:
     provenance: dict[str, Any]
     manifest: dict[str, Any]
 
+    def __repr__(self) -> str:
+        verdict = "" if self.verdict is None else f"; {self.verdict}"
+        return f"StoredModel({self.fields.describe()}; {len(self.files)} files{verdict})"
+
     @property
     def files(self) -> dict[str, str]:
         """SHA-256 of every file, by name."""
@@ -73,6 +77,7 @@ def read_stored(path: PathLike) -> StoredModel:
 
 
 def _read_stored(folder: Path) -> StoredModel:
+    """Put the parts of an artifact together and hold them against each other."""
     manifest = verified_manifest(folder)
     with understood(folder):
         context, extra = storage.load_tensors(folder / "context.safetensors")
@@ -140,6 +145,7 @@ def _contradicts(folder: Path, error: Exception) -> FileDamagedError:
 
 
 def _fields(content: dict[str, Any]) -> Fields:
+    """The fields of a manifest; one that was edited is refused by what is wrong with it."""
     parts: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
     }
@@ -221,7 +227,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     if path.stat().st_size > _LARGEST:
         raise FileDamagedError(f"`{path}` is larger than any manifest. Restore it from a copy.")
-    manifest = storage.read_json(path)
+    manifest: dict[str, Any] = storage.read_json(path)
     kind = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
     if kind not in _READABLE:
         raise FileDamagedError(

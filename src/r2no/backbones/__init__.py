@@ -19,7 +19,7 @@ from r2no.backbones.checkpoints import (
     describe,
     load_checkpoint,
 )
-from r2no.backbones.identify import identify
+from r2no.backbones.identification import identify
 from r2no.backbones.pretraining import PretrainingRecord, import_dpot_pretraining
 
 __all__ = [

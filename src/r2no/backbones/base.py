@@ -125,6 +125,7 @@ def _check_shapes(name: str, shape_in: tuple[int, ...], shape_out: tuple[int, ..
 def _small_settings(
     name: str, shape_in: tuple[int, ...], shape_out: tuple[int, ...]
 ) -> dict[str, Any]:
+    """Settings of a network that trains in seconds on windows of these shapes."""
     (time, height, width, channels), (time_out, _, _, channels_out) = shape_in, shape_out
     shapes = {"shape_in": shape_in, "shape_out": shape_out}
     match _known(name, names(), "network"):
@@ -154,6 +155,7 @@ def _small_settings(
 
 
 def _as_config(name: str, config: Any) -> BaseModel:
+    """A config of the network's class, from one or from its fields by name."""
     expected = config_class(name)
     if isinstance(config, expected):
         return config

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from r2no._repr import brief_repr
 from r2no._types import PathLike
 from r2no.backbones.formats import (
     Checkpoint,
@@ -19,7 +20,7 @@ from r2no.backbones.formats import (
     write_benchmark,
     write_safetensors,
 )
-from r2no.backbones.identify import identify, likely_network, signature
+from r2no.backbones.identification import identify, likely_network, signature
 from r2no.errors import CheckpointMismatchError, ConfigError, FileDamagedError, NonFiniteError
 from r2no.storage import file_sha256
 from r2no.torch_files import distinct
@@ -49,6 +50,8 @@ class CheckpointDescription:
     parameters: int
     tensors: int
     context: Mapping[str, Any] = field(default_factory=dict)  # what r2no's own format adds
+
+    __repr__ = brief_repr
 
 
 def load_checkpoint(net: nn.Module, path: PathLike) -> CheckpointRecord:
@@ -145,6 +148,7 @@ def check_finite(weights: Mapping[str, Tensor], path: PathLike) -> None:
 
 
 def _record(checkpoint: Checkpoint) -> CheckpointRecord:
+    """Origin and progress of a checkpoint; notes that are no numbers mean a damaged file."""
     history = checkpoint.history
     numbers: dict[str, Any] = {}
     try:
@@ -165,6 +169,7 @@ def _record(checkpoint: Checkpoint) -> CheckpointRecord:
 
 
 def _check_fit(expected: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
+    """Refuse weights with missing, unexpected or mismatched names, listing all three."""
     weights = checkpoint.weights
     problems = {
         "missing": [key for key in expected if key not in weights],
@@ -198,6 +203,7 @@ def _check_shared(own: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
 
 
 def _remedy(expected: Mapping[str, Tensor], checkpoint: Checkpoint) -> str:
+    """What to build instead, by what the weights look like."""
     if _shapes(expected) == _shapes(checkpoint.weights):
         return "Only types differ: cast the tensors to those of the network and save them again."
     fits = [f"{system}/{name}" for system, name in identify(_shapes(checkpoint.weights))]

@@ -51,6 +51,7 @@ class DPOTConfig(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="after")
     def _check(self) -> "DPOTConfig":
+        """Refuse sizes that do not go together, all reasons at once."""
         (time, *grid, channels), (time_out, *grid_out, channels_out) = self.shape_in, self.shape_out
         rules = [
             (grid == grid_out, "`shape_out` must keep the grid of `shape_in`"),

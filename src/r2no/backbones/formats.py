@@ -123,6 +123,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _read_safetensors(path: Path) -> Checkpoint:
+    """Weights, history and context of r2no's own format, checked against its fingerprint."""
     weights, metadata = load_tensors(path)
     kind = metadata.get("kind") if isinstance(metadata, dict) else None
     if kind != _KIND:

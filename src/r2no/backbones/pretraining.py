@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from r2no._repr import brief_repr
 from r2no._types import PathLike
 from r2no.backbones.checkpoints import check_finite
 from r2no.backbones.formats import read_checkpoint
@@ -23,6 +24,8 @@ class PretrainingRecord:
     loaded: tuple[str, ...]
     kept: tuple[str, ...]  # keys of the network that the file does not fit; fresh weights stay
     share: float  # of the network's values, from 0 to 1
+
+    __repr__ = brief_repr
 
 
 def import_dpot_pretraining(net: nn.Module, path: PathLike) -> PretrainingRecord:

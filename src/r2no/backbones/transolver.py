@@ -166,7 +166,8 @@ class SliceAttention(nn.Module):
         if torch.compiler.is_exporting():
             return self._direct_slices(x, weights)
         moments = [
-            _Correlate.apply(*pair) for pair in zip(x.split(1), weights.split(1), strict=True)
+            _Correlate.apply(*pair)  # type: ignore[no-untyped-call]
+            for pair in zip(x.split(1), weights.split(1), strict=True)
         ]
         conv = self.in_project_fx
         kernel = conv.weight.flatten(1).unflatten(0, (self.heads, -1))
@@ -236,6 +237,7 @@ class Transolver(nn.Module):
         return h.unflatten(1, x.shape[1:4])
 
     def _check(self, x: Tensor) -> None:
+        """Refuse windows of another number of points or channels, unless compiling."""
         config = self.config
         if torch.compiler.is_compiling():
             return

@@ -249,6 +249,7 @@ class UNet(nn.Module):
         return self.time_mlp(F.pad(ones, (self.config.dim - half, 0)))
 
     def _check(self, x: Tensor) -> None:
+        """Refuse windows that the levels cannot halve evenly, unless compiling."""
         config, factor = self.config, 2 ** (len(self.config.dim_mults) - 1)
         if torch.compiler.is_compiling():
             return

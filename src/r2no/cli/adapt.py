@@ -1,106 +1,42 @@
-"""``r2no adapt``: repair modules and the spectral ensemble on top of a checkpoint."""
+"""``r2no adapt``: your operator and your measurements, from one YAML file to an artifact."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from r2no.cli import options
-from r2no.cli.app import app, command_line, console
-from r2no.errors import ConfigError
+from r2no.cli.app import app, command_line, say
+from r2no.cli.moved import HalfMoved
 from r2no.progress import Reporter
 
 
-@app.command()
+@app.command(cls=HalfMoved)
 def adapt(
-    config: options.ConfigFile = None,
-    system: options.System = None,
-    backbone: options.Backbone = None,
-    data: options.Data = None,
-    source: Annotated[
-        Path | None, typer.Option(help="Checkpoint of the operator to adapt.")
-    ] = None,
+    config: options.Config,
+    out: Annotated[Path | None, typer.Option(help="Folder, instead of the file's.")] = None,
     members: Annotated[int | None, typer.Option(help="Number of repair modules.")] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(help="auto: cells sized to the fit split (default); paper: 128 x 16 cells."),
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Weight windows for this score: rmse or rel_l2.")
-    ] = None,
-    budget: Annotated[
-        int | None, typer.Option(help="Most evaluations of the repair module per forecast.")
-    ] = None,
-    out: options.Out = None,
-    seed: options.Seed = None,
-    width: Annotated[int | None, typer.Option(help="Base width of the repair U-Net.")] = None,
-    depth: Annotated[int | None, typer.Option(help="Levels of the repair U-Net.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Iterates of the loop, L.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of each repair module.")] = None,
-    updates: Annotated[int | None, typer.Option(help="Optimiser steps, instead of epochs.")] = None,
-    lr: Annotated[float | None, typer.Option(help="First learning rate.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Windows per step.")] = None,
-    eval_batch_size: Annotated[
-        int | None, typer.Option(help="Windows per batch when not training.")
-    ] = None,
-    checkpointing: Annotated[
-        bool | None, typer.Option(help="Less memory for more time when training.")
-    ] = None,
-    radial: Annotated[int | None, typer.Option(help="Radial bands.")] = None,
-    angular: Annotated[int | None, typer.Option(help="Angular sectors.")] = None,
-    small: options.Small = None,
-    layout: options.Layout = None,
-    exclude: options.Exclude = None,
-    incomplete: options.Incomplete = None,
-    statistics: options.Statistics = None,
-    normaliser: options.NormaliserName = None,
-    cache: options.Cache = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the first module.")] = None,
 ) -> None:
-    """Fit repair modules and a spectral ensemble on real windows, and save them.
+    """Adapt your operator to your measurements, as CONFIG says.
 
-    Modules learn on the real training split, the ensemble is fitted on the validation split. A
-    run that is stopped goes on where it was. A CONFIG with your own `data` and `source` adapts
-    your operator to your measurements; look at it with `r2no doctor CONFIG` first. Of the options
-    only --out, --members and --seed apply to it.
+    Writes an artifact, its scores on the test split and a report. Look at CONFIG with
+    `r2no doctor` first. A run that is stopped goes on where it was.
 
-    Example: r2no adapt --system cylinder --backbone fno --data ROOT --source finetune.pth
+    Example: r2no adapt own.yaml --out runs/piv
     """
-    given = options.given(locals())
-    if _adapted_own(*given):
-        return
-    from r2no.realpdebench.protocol import AdaptConfig, read_config, run_adaptation
+    from r2no.cli.config import read_config
+    from r2no.runs import run_own_adaptation
 
-    path = run_adaptation(read_config(AdaptConfig, *given), reporter=Reporter())
-    console.print(
-        f"Wrote {path}. Score it with `r2no evaluate {path} --data ROOT`.",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def _adapted_own(config: Path | None, given: dict[str, Any]) -> bool:
-    """Adapt by a config of one's own, if it is one."""
-    from r2no.runs import is_own_config, read_own_config, run_own_adaptation
-
-    if config is None or not is_own_config(config):
-        return False
-    if others := sorted(set(given) - {"out", "members", "seed"}):
-        raise ConfigError(
-            f"`{config}` describes your own data and source, so of the options only --out, "
-            f"--members and --seed apply, but got {', '.join(others)}. Put them into the file."
-        )
-    own = read_own_config(config, given)
+    given = {"out": out, "members": members, "seed": seed}
+    own = read_config(config, {name: v for name, v in given.items() if v is not None})
     path = run_own_adaptation(own, reporter=Reporter(), command=command_line())
-    stored = own.source.kind == "forecasts"  # which know no new data
-    console.print(
+    say(
         f"Wrote {path}, its scores in {path.parent / 'run.json'} and the page "
         f"{path.parent / 'report.html'}. "
         + (
             f"Score it with `r2no evaluate {path}`; stored forecasts cannot answer new data."
-            if stored
+            if own.source.kind == "forecasts"
             else f"Forecast with `r2no predict {path} DATA`."
-        ),
-        highlight=False,
-        soft_wrap=True,
+        )
     )
-    return True

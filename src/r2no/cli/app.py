@@ -38,6 +38,11 @@ def _root(
     """Adapt simulation-pretrained neural operators to real measurements."""
 
 
+def say(text: str) -> None:
+    """Print a sentence as it is: no colours for its numbers, no line breaks but the terminal's."""
+    console.print(text, highlight=False, soft_wrap=True)
+
+
 def check_exists(path: Path, words: str) -> None:
     """Refuse a path that names nothing."""
     if not path.exists():

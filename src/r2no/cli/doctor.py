@@ -2,12 +2,12 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
+from r2no.cli import options
 from r2no.cli.app import app, console, shown
 
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -15,7 +15,7 @@ _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 @app.command()
 def doctor(
-    config: Annotated[Path, typer.Argument(help="YAML file that `r2no adapt` would run.")],
+    config: options.Config,
     full: Annotated[
         bool, typer.Option(help="Compare the frames of the splits however large the data are.")
     ] = False,
@@ -27,16 +27,11 @@ def doctor(
 
     Example: r2no doctor own.yaml
     """
-    from r2no.errors import ConfigError
-    from r2no.runs import examine, is_own_config, read_own_config
+    from r2no.cli.config import read_config
+    from r2no.runs import examine
 
-    if not is_own_config(config):
-        raise ConfigError(
-            f"`{config}` must hold `data:` and `source:` of your own. Runs on RealPDEBench are "
-            "checked with `r2no data info` and by `r2no adapt` itself."
-        )
     levels, rows = [], []
-    for finding in examine(read_own_config(config), full=full):
+    for finding in examine(read_config(config), full=full):
         levels.append(finding.level)
         rows.append(asdict(finding))
         if as_json:

@@ -66,6 +66,7 @@ def inspect(
 
 
 def _data(paths: list[str], about: dict[str, Any]) -> dict[str, Any]:
+    """How data files are understood, and the share of missing values."""
     data = open_data(paths, **about)
     missing, counted = count_missing(data)
     return {
@@ -87,6 +88,7 @@ def _data(paths: list[str], about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checkpoint(path: Path) -> dict[str, Any]:
+    """What a file of weights holds and which networks it fits."""
     if not path.is_file():
         raise ConfigError(f"There is no file or folder `{path}`.")
     found = backbones.describe(path)

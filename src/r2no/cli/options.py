@@ -7,38 +7,12 @@ import typer
 
 from r2no.errors import ConfigError
 
-ConfigFile = Annotated[
-    Path | None, typer.Argument(help="YAML file with any of the options below; options win.")
+Config = Annotated[
+    Path, typer.Argument(help="YAML file: data, source, adapt, out; see `r2no schema`.")
 ]
-System = Annotated[
-    str | None,
-    typer.Option(help="cylinder, controlled_cylinder, fsi, foil or combustion."),
-]
-Backbone = Annotated[
-    str | None, typer.Option(help="unet, deeponet, fno, cno, transolver or dpot_s.")
-]
-Data = Annotated[Path | None, typer.Option(help="Folder that holds one folder per system.")]
-Layout = Annotated[str | None, typer.Option(help="auto, arrow or hdf5.")]
-Statistics = Annotated[
-    str | None, typer.Option(help="exact, benchmark, or a file such as mean_std.pt.")
-]
-NormaliserName = Annotated[str | None, typer.Option(help="gaussian, range or none.")]
-Cache = Annotated[Path | None, typer.Option(help="Folder to share statistics between runs.")]
-Exclude = Annotated[
-    list[str] | None, typer.Option(help="Trajectory to leave out; repeat for several.")
-]
-Incomplete = Annotated[
-    str | None, typer.Option(help="raise, or skip windows whose frames are not there.")
-]
-Small = Annotated[bool | None, typer.Option(help="A small network, for tiny data.")]
-Out = Annotated[Path | None, typer.Option(help="Folder for the run.")]
-Seed = Annotated[int | None, typer.Option(help="Seed.")]
-Endpoint = Annotated[str | None, typer.Option(help="Another hub, such as a mirror.")]
-Revision = Annotated[str, typer.Option(help="Branch, tag or commit.")]
 AllowSparse = Annotated[
     bool, typer.Option(help="Open files that declare far more values than are in them.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before large downloads.")]
 
 Variables = Annotated[
     list[str] | None, typer.Option(help="Variable of the data; repeat, in order.")
@@ -123,9 +97,3 @@ def _pairs(option: str, texts: list[str], expected: str) -> dict[str, str]:
             raise ConfigError(f"`{option}` takes {expected}, but got {text!r}.")
         found[role] = name
     return found
-
-
-def given(arguments: dict[str, Any]) -> tuple[Path | None, dict[str, Any]]:
-    """The config file and the options that were given, of a command's arguments."""
-    values = {name: value for name, value in arguments.items() if value not in (None, [])}
-    return values.pop("config", None), values

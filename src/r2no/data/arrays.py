@@ -17,7 +17,7 @@ from r2no.data.array_checks import check_shapes, constant_names, read_constants,
 from r2no.data.gaps import fill_gaps
 from r2no.data.lazy import LazyTrajectory, as_mask
 from r2no.data.mapped import MappedFile
-from r2no.data.names import nearest
+from r2no.data.names import did_you_mean
 from r2no.data.window import Fields, Window
 from r2no.errors import (
     ConfigError,
@@ -233,6 +233,7 @@ class ArrayWindows(Dataset[Window]):
         return torch.cat([history, extra.expand(*history.shape[:-1], -1)], -1)
 
     def _check_masks(self) -> None:
+        """Refuse masks that are not one per trajectory and of its shape."""
         if self._masks is None:
             return
         shapes = [tuple(trajectory.shape) for trajectory in self._trajectories]
@@ -263,16 +264,14 @@ class ArrayWindows(Dataset[Window]):
                 self._trajectories[number] = np.ma.getdata(array)
 
     def __repr__(self) -> str:
-        fields, count = self.fields, len(self._trajectories)
+        count = len(self._trajectories)
         return (
-            f"ArrayWindows({len(self)} windows of {count} recording(s), "
-            f"{fields.history_frames} + {fields.horizon_frames} frames of "
-            f"{', '.join(fields.channels)} on {' x '.join(map(str, fields.grid))})"
+            f"ArrayWindows({len(self)} windows of {count} recording(s), {self.fields.describe()})"
         )
 
     @property
     def recordings(self) -> Sequence[Array]:
-        """The trajectories."""
+        """The trajectories that windows are cut from."""
         return tuple(self._trajectories)
 
     def _pieces(self, number: int) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -343,7 +342,7 @@ def _masks(mask: str | Sequence[Array] | Array | None) -> list[Array] | None:
     if isinstance(mask, str) and mask != "nan":
         raise ConfigError(
             f"`mask` must be 'nan', a list of arrays or None, but got {mask!r}. "
-            + nearest(mask, ["nan"])
+            + did_you_mean(mask, ["nan"])
         )
     return None if mask is None or isinstance(mask, str) else _listed("mask", mask)
 

@@ -90,6 +90,7 @@ def read_axis(data: xr.Dataset, name: str, *, increasing: bool, where: str) -> A
 
 
 def _step(numbers: np.ndarray, name: str, increasing: bool, where: str) -> float:
+    """The step of a coordinate; one that turns back or leaves gaps is refused by position."""
     steps = np.diff(numbers)
     mean = (numbers[-1] - numbers[0]) / (len(numbers) - 1)
     ordered = (steps > 0).all() or (not increasing and (steps < 0).all())
@@ -121,7 +122,8 @@ def _step(numbers: np.ndarray, name: str, increasing: bool, where: str) -> float
 def _numbers(values: np.ndarray) -> np.ndarray | None:
     """A coordinate as float64; dates as seconds after the first; None if it is not a number."""
     if values.dtype.kind == "M":
-        return (values - values[0]) / np.timedelta64(1, "s")
+        result: np.ndarray | None = (values - values[0]) / np.timedelta64(1, "s")
+        return result
     if values.dtype.kind == "m":
         return values / np.timedelta64(1, "s")
     if values.dtype.kind == "O" and hasattr(values[0], "timetuple"):  # other calendars
@@ -130,9 +132,12 @@ def _numbers(values: np.ndarray) -> np.ndarray | None:
 
 
 def _later(start: np.ndarray, amount: np.ndarray) -> np.ndarray:
+    later: np.ndarray
     if start.dtype.kind in "Mm":
-        return start + np.round(amount * 1e9).astype("timedelta64[ns]")
+        later = start + np.round(amount * 1e9).astype("timedelta64[ns]")
+        return later
     if start.dtype.kind == "O":
         delays: list[Any] = [datetime.timedelta(seconds=float(value)) for value in amount]
         return np.array([one + delay for one, delay in zip(start, delays, strict=True)], object)
-    return start.astype(np.float64) + amount
+    later = start.astype(np.float64) + amount
+    return later

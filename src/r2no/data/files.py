@@ -206,7 +206,7 @@ def _open_xarray(path: Path, engine: str, extra: str, **options: Any) -> xr.Data
             f"Reading `{path}` needs a package that is not installed. "
             f"Run `pip install 'r2no[{extra}]'`."
         )
-    return xr.open_dataset(path, engine=engine, cache=False, chunks=None, **options)  # type: ignore[arg-type]
+    return xr.open_dataset(path, engine=engine, cache=False, chunks=None, **options)
 
 
 def _from_hdf5(path: Path, axes: Sequence[str] | None, wanted: Sequence[str] | None) -> xr.Dataset:
@@ -267,9 +267,10 @@ def _hdf5_text(item: h5py.Dataset) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _hdf5_slice(path: str, name: str, key: tuple) -> np.ndarray:
+def _hdf5_slice(path: str, name: str, key: tuple[Any, ...]) -> np.ndarray:
     with h5py.File(path) as file:
-        return file[name][key]
+        result: np.ndarray = file[name][key]
+        return result
 
 
 def _hdf5_label(item: h5py.Dataset, axis: int) -> str:

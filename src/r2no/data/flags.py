@@ -9,7 +9,7 @@ import numpy as np
 
 from r2no._types import Number
 from r2no.data.lazy import LazyTrajectory, as_mask
-from r2no.data.names import nearest
+from r2no.data.names import did_you_mean
 from r2no.errors import ConfigError
 
 #: What `open` takes as a mask.
@@ -43,7 +43,7 @@ def read_mask(mask: Mask) -> Flags | None:
     for key in mask:
         if key not in ("variable", "valid"):
             raise ConfigError(
-                f"`mask` has no key {key!r}. {nearest(str(key), ('variable', 'valid'))}"
+                f"`mask` has no key {key!r}. {did_you_mean(str(key), ('variable', 'valid'))}"
             )
     if not isinstance(name := mask.get("variable"), str):
         raise ConfigError(f"`mask` must name its `variable`, but got {dict(mask)!r}.")
@@ -79,7 +79,7 @@ class Validity(LazyTrajectory):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of a mask."""
+        """The type of a mask: true or false."""
         return np.dtype(bool)
 
     def __getitem__(self, key: slice) -> np.ndarray:
@@ -88,7 +88,8 @@ class Validity(LazyTrajectory):
         values = self.values[key]
         if values.dtype.kind != "f":
             return np.broadcast_to(valid, values.shape)
-        return valid & np.isfinite(values)
+        result: np.ndarray = valid & np.isfinite(values)
+        return result
 
     def part(self, frames: slice) -> "Validity":
         """The same with fewer frames; nothing is read."""

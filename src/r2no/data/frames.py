@@ -60,6 +60,7 @@ def _is_frame(data: xr.Dataset, time: str | None) -> bool:
 
 
 def _joined(folder: Path, files: Sequence[Named], time: str | None) -> Named:
+    """One recording from files of one frame each, read when asked for."""
     names = [name for name, _ in files]
     frames = [data.squeeze(_time_dims(data, time)) for _, data in files]
     first = frames[0]
@@ -92,6 +93,7 @@ def _is_clock(data: xr.Dataset, name: str, along: str) -> bool:
 
 
 def _check_alike(one: str, first: xr.Dataset, other: str, frame: xr.Dataset) -> None:
+    """Refuse frames of other variables or another grid than the first."""
     missing = [str(n) for n, v in first.data_vars.items() if v.ndim > 1 and n not in frame]
     if missing:
         raise DataError(
@@ -118,11 +120,12 @@ class Stack:
     def __init__(self, parts: Sequence[xr.Variable], dtype: Any) -> None:
         self.parts, self.dtype = list(parts), dtype
 
-    def __call__(self, key: tuple) -> np.ndarray:
+    def __call__(self, key: tuple[Any, ...]) -> np.ndarray:
         """The frames and the part of the grid that ``key`` asks for."""
         frames = range(len(self.parts))[key[0]]
         if not isinstance(frames, range):
-            return self.parts[frames][key[1:]].to_numpy().astype(self.dtype)
+            result: np.ndarray = self.parts[frames][key[1:]].to_numpy().astype(self.dtype)
+            return result
         read = [self.parts[number][key[1:]].to_numpy() for number in frames]
         if read:
             return np.stack(read).astype(self.dtype)

@@ -107,4 +107,7 @@ def _check_own(item: h5py.Dataset, where: str) -> None:
 def _declared(item: h5py.Dataset) -> int:
     """Bytes of the whole, or of one chunk if that is larger: chunks are read as a whole."""
     shape = item.shape or ()
-    return item.dtype.itemsize * max(prod(map(int, shape)), prod(map(int, item.chunks or (0,))))
+    result: int = item.dtype.itemsize * max(
+        prod(map(int, shape)), prod(map(int, item.chunks or (0,)))
+    )
+    return result

@@ -24,7 +24,7 @@ class Part:
 
     @property
     def count(self) -> int:
-        """Channels it gives."""
+        """How many channels the part gives."""
         return len(self.picked) if self.channel is not None else 1
 
     def read(self, dims: Sequence[str], frames: slice) -> np.ndarray:
@@ -72,7 +72,7 @@ class LazyTrajectory:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Frames, grid, channels."""
+        """Frames, then grid, then channels."""
         sizes = self.parts[0].variable.sizes
         grid = tuple(sizes[name] for name in self.dims[1:])
         return (len(self.frames), *grid, sum(part.count for part in self.parts))
@@ -124,7 +124,7 @@ class LazyTrajectory:
         return replace(self, parts=tuple(chosen))
 
     def load(self) -> "LazyTrajectory":
-        """The same, in memory."""
+        """A copy that holds all values in memory."""
         return replace(
             self, parts=tuple(replace(p, variable=p.variable.compute()) for p in self.parts)
         )
@@ -145,7 +145,9 @@ class LazyTrajectory:
 class SlicedArray(BackendArray):
     """Anything with a shape, a dtype and slicing as an xarray array that is read on demand."""
 
-    def __init__(self, shape: Sequence[int], dtype: Any, read: Callable[[tuple], Any]) -> None:
+    def __init__(
+        self, shape: Sequence[int], dtype: Any, read: Callable[[tuple[Any, ...]], Any]
+    ) -> None:
         self.shape, self.dtype, self._read = tuple(shape), np.dtype(dtype), read
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
@@ -153,7 +155,7 @@ class SlicedArray(BackendArray):
         basic = indexing.IndexingSupport.BASIC
         return indexing.explicit_indexing_adapter(key, self.shape, basic, self._get)
 
-    def _get(self, key: tuple) -> np.ndarray:
+    def _get(self, key: tuple[Any, ...]) -> np.ndarray:
         found = np.asarray(self._read(key))
         sliced = zip(self.shape, key, strict=True)
         expected = [len(range(size)[k]) for size, k in sliced if isinstance(k, slice)]

@@ -36,6 +36,7 @@ def read_mat(path: Path) -> tuple[dict[str, Any], set[str]]:
 
 
 def _load_old(path: Path) -> Mapping[str, Any]:
+    """The variables of a file before v7.3, which needs SciPy."""
     try:
         from scipy.io import loadmat
         from scipy.io.matlab import MatReadError
@@ -45,7 +46,8 @@ def _load_old(path: Path) -> Mapping[str, Any]:
             "'r2no[mat]'`, or save it in MATLAB with -v7.3."
         ) from error
     try:
-        return loadmat(path, chars_as_strings=True)
+        result: Mapping[str, Any] = loadmat(path, chars_as_strings=True)
+        return result
     except (*_DAMAGE, MatReadError, NotImplementedError, zlib.error, struct.error) as error:
         raise DataError(
             f"Could not read `{path}` as a MATLAB file: {error}. It is damaged, still being "
@@ -98,6 +100,7 @@ def _squeezed(array: Any) -> Any:
 
 
 def _walk(path: str, group: Any, place: str, arrays: dict[str, Any], cells: set[str]) -> None:
+    """Collect the arrays of a v7.3 file by their paths; MATLAB stores axes reversed."""
     for key, item in group.items():
         name = f"{place}{key}"
         if key in _HIDDEN or (isinstance(item, h5py.Dataset) and "MATLAB_empty" in item.attrs):
@@ -140,28 +143,31 @@ def _cell(path: str, item: Any, name: str, arrays: dict[str, Any], cells: set[st
     cells.add(name)
 
 
-def _reversed(path: str, name: str, key: tuple) -> np.ndarray:
+def _reversed(path: str, name: str, key: tuple[Any, ...]) -> np.ndarray:
     """HDF5 holds MATLAB's axes in reverse."""
     with h5py.File(path) as file:
         return np.asarray(file[name][key[::-1]]).T
 
 
 def _frame_slice(
-    path: str, places: list[str | None], shape: tuple[int, ...], key: tuple
+    path: str, places: list[str | None], shape: tuple[int, ...], key: tuple[Any, ...]
 ) -> np.ndarray:
     wanted = places[key[0]]
     with h5py.File(path) as file:
         if not isinstance(key[0], slice):
-            return _one_frame(file, wanted, shape, key[1:])  # type: ignore[arg-type]
+            return _one_frame(file, wanted, shape, key[1:])
         frames = [_one_frame(file, place, shape, key[1:]) for place in wanted or ()]
     if frames:
         return np.stack(frames)
     return np.empty((0, *(_one_empty(shape)[key[1:]]).shape))
 
 
-def _one_frame(file: Any, place: str | None, shape: tuple[int, ...], key: tuple) -> np.ndarray:
+def _one_frame(
+    file: Any, place: str | None, shape: tuple[int, ...], key: tuple[Any, ...]
+) -> np.ndarray:
     if place is None:
-        return _one_empty(shape)[key]
+        result: np.ndarray = _one_empty(shape)[key]
+        return result
     return np.asarray(file[place][key[::-1]]).T
 
 

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from r2no._repr import html_table, named_units
 from r2no._types import Number
 from r2no.data.arrays import ArrayWindows
 from r2no.data.coordinates import Axis
 from r2no.data.flags import Flags, Mask, read_mask
 from r2no.data.lazy import LazyTrajectory
-from r2no.data.names import nearest
+from r2no.data.names import did_you_mean
 from r2no.data.recordings import Recording
 from r2no.data.splits import (
     By,
@@ -75,7 +76,7 @@ class Measurements:
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """Time, then space."""
+        """The axis of time, then those of space."""
         return (self.recordings[0].time, *self.space)
 
     @property
@@ -89,7 +90,7 @@ class Measurements:
 
     @property
     def frames(self) -> tuple[int, ...]:
-        """Of each trajectory."""
+        """How many frames each trajectory has."""
         return tuple(len(recording.values) for recording in self.recordings)
 
     @property
@@ -102,6 +103,20 @@ class Measurements:
 
     def __str__(self) -> str:
         return self.describe()
+
+    def __repr__(self) -> str:
+        low, high = min(self.frames), max(self.frames)
+        span = f"{low}" if low == high else f"{low} to {high}"
+        return (
+            f"Measurements({len(self)} recording(s) of {span} frames of "
+            f"{named_units(self.channels, self.units)} on {' x '.join(map(str, self.grid))}, "
+            f"{_size(self.nbytes)})"
+        )
+
+    def _repr_html_(self) -> str:
+        """The same as :meth:`describe`, as a table."""
+        first, *lines = self.describe().splitlines()
+        return html_table(first, [(line[:13].strip(), line[13:].strip()) for line in lines])
 
     @cached_property
     def missing(self) -> tuple[float, ...]:
@@ -201,7 +216,7 @@ class Measurements:
             if name not in self.channels:
                 raise UnknownNameError(
                     f"There is no channel {name!r} in `{self.recordings[0].name}`. "
-                    + nearest(name, self.channels)
+                    + did_you_mean(name, self.channels)
                     + " Rename it with `data.rename`, or choose with `variables`."
                 )
         order = [self.channels.index(name) for name in channels]
@@ -397,7 +412,7 @@ class Measurements:
             if isinstance(name, str) and name not in self.channels:
                 raise UnknownNameError(
                     f"`measured` names {name!r}, which is no channel. "
-                    + nearest(name, self.channels)
+                    + did_you_mean(name, self.channels)
                 )
         return [self.channels.index(m) if isinstance(m, str) else m for m in measured]
 

@@ -80,7 +80,7 @@ def superseded(names: Iterable[str]) -> dict[str, str]:
     return better
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint for a wrong name: the nearest right one and all that there are."""
     found = [str(candidate) for candidate in known]
     lower = {candidate.lower(): candidate for candidate in found}
@@ -97,7 +97,7 @@ def check_given(data: xr.Dataset, given: Mapping[str, str], where: str) -> None:
         if name not in data.sizes:
             raise UnknownNameError(
                 f"`dims` says {role!r} is {name!r}, but {where} has no such dimension. "
-                + nearest(name, map(str, data.sizes))
+                + did_you_mean(name, map(str, data.sizes))
             )
 
 

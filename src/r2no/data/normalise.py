@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._repr import brief_repr
 from r2no.errors import EmptySplitError, NonFiniteError, ShapeError
 
 
@@ -25,6 +26,8 @@ class Normaliser:
 
     shift: Float[Tensor, " channel"]
     scale: Float[Tensor, " channel"]
+
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         if not (torch.isfinite(self.shift).all() and torch.isfinite(self.scale).all()):

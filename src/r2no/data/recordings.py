@@ -15,9 +15,9 @@ from r2no.data.lazy import LazyTrajectory, Part
 from r2no.data.names import (
     SPACE,
     check_given,
+    did_you_mean,
     find_roles,
     kind_beside,
-    nearest,
     single_points,
     superseded,
 )
@@ -113,7 +113,7 @@ def read_recordings(
     if mask is not None and mask.variable not in data.variables:
         raise UnknownNameError(
             f"`mask` names {mask.variable!r}, but {where} has no such variable. "
-            + nearest(mask.variable, map(str, data.variables))
+            + did_you_mean(mask.variable, map(str, data.variables))
         )
     chosen, ignored = _choose(data, variables, dims, mask, where)
     roles = next(iter(chosen.values()))
@@ -205,7 +205,7 @@ def _candidates(
     known = fields + [label for name in fields for label in _labels(data, name)]
     raise UnknownNameError(
         f"`variables` names {unknown[0]!r}, but {where} has no such variable. "
-        + nearest(unknown[0], known)
+        + did_you_mean(unknown[0], known)
     )
 
 
@@ -263,6 +263,7 @@ def _recording(
     mask: Flags | None,
     conditioning: Sequence[str],
 ) -> Recording:
+    """One trajectory with its channels, mask, axes and constants, as the roles say."""
     where = f"`{name}`"
     roles = next(iter(chosen.values()))
     space = [roles[role] for role in SPACE if role in roles]
@@ -305,6 +306,7 @@ def _stated_units(data: xr.Dataset) -> str:
 def _channels(
     data: xr.Dataset, chosen: Mapping[str, Mapping[str, str]]
 ) -> tuple[list[Part], list[str], list[str]]:
+    """The channels of the chosen variables: one each, or one per label of a channel axis."""
     parts, channels, units = [], [], []
     for name, roles in chosen.items():
         variable, along = data[name].variable, roles.get("channel")
@@ -346,6 +348,6 @@ def _constant(data: xr.Dataset, name: str, where: str) -> float:
         scalars = [str(n) for n, found in data.variables.items() if found.ndim == 0]
         raise UnknownNameError(
             f"`conditioning` names {name!r}, but {where} has no such scalar variable or attribute. "
-            + nearest(name, [*scalars, *map(str, data.attrs)])
+            + did_you_mean(name, [*scalars, *map(str, data.attrs)])
         )
     return float(value)

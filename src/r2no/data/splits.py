@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from r2no._repr import html_table
 from r2no.data.arrays import ArrayWindows
 from r2no.data.window import Window
 from r2no.errors import ConfigError, EmptySplitError
@@ -38,6 +39,12 @@ class Splits:
 
     def __repr__(self) -> str:
         return f"Splits({self.describe()})"
+
+    def _repr_html_(self) -> str:
+        """Recordings and windows of each split, as a table."""
+        counts = self.recordings
+        rows = [(n, f"{counts[n]} recordings, {len(part)} windows") for n, part in self._named()]
+        return html_table("Splits", rows)
 
     @property
     def recordings(self) -> dict[str, int]:
@@ -84,7 +91,7 @@ class PlacedWindows:
 
     @property
     def fingerprint(self) -> str:
-        """Of the splits, in order."""
+        """A hash of the splits' hashes, in their order."""
         return fingerprint([part.fingerprint for part in self._parts])
 
 

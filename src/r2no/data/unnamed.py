@@ -192,6 +192,7 @@ def _main(
 def _shared_sizes(
     dims: Mapping[str, Dims], fields: Mapping[str, Any], where: str
 ) -> dict[str, int]:
+    """The size of each dimension; arrays that disagree are refused by name."""
     sizes: dict[str, int] = {}
     first: dict[str, str] = {}
     for name, found in dims.items():

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from r2no._repr import brief_repr, named_units
 from r2no._types import Grid
 from r2no.errors import ConfigError, EmptySplitError, ShapeError
 
@@ -73,6 +74,13 @@ class Fields:
                 f"{self.spacing} and {self.time_step}. Give distances between neighbours."
             )
 
+    def describe(self) -> str:
+        """Frames, channels with their units, and the grid, in a few words."""
+        return (
+            f"{self.history_frames} -> {self.horizon_frames} frames of "
+            f"{named_units(self.channels, self.units)} on {' x '.join(map(str, self.grid))}"
+        )
+
     def agrees(self, other: "Fields") -> bool:
         """Whether they are the same but for rounding of spacing and time step.
 
@@ -109,6 +117,9 @@ class Window(NamedTuple):
     history: Float[Tensor, "*axes history_channel"]
     target: Float[Tensor, "*axes channel"]
     mask: Bool[Tensor, "*axes channel"] | None = None
+
+    def __repr__(self) -> str:
+        return brief_repr(self)
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ from r2no.ensemble.planning import (
     cost_curve,
     learning_curve,
 )
-from r2no.ensemble.retention import Retention, on_plane, retention
+from r2no.ensemble.retention_map import Retention, on_plane, retention
 from r2no.ensemble.ridge import RIDGE_GRID, quadratic_error, ridge_path
 from r2no.ensemble.verdict import Verdict
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from r2no._types import Number
+from r2no._types import Field, Number
 from r2no.ensemble.batch import FitBatch, check_batch
 from r2no.ensemble.columns import BASE, PARTNER, Columns, lead_slices, repair_label
 from r2no.ensemble.gram import GramSums
@@ -56,10 +56,14 @@ class GramAccumulator:
         self._streams = {exponent: StreamBlocks() for exponent in exponents} if not groups else {}
         self._batch: ColumnSpectra | None = None
 
+    def __repr__(self) -> str:
+        how = f"{self.groups} groups" if self.groups else "a stream"
+        return f"GramAccumulator({how}, {self.columns.number} columns, {self.cells})"
+
     def begin(
         self,
-        source: Float[Tensor, "batch time *space_channel"],
-        target: Float[Tensor, "batch time *space_channel"],
+        source: Field,
+        target: Field,
         mask: Tensor | None = None,
     ) -> "ColumnSpectra":
         """Start a batch; what it returns takes the iterates. Memory of the last one is reused."""
@@ -115,8 +119,8 @@ class ColumnSpectra:
 
     def __init__(
         self,
-        source: Float[Tensor, "batch time *space_channel"],
-        target: Float[Tensor, "batch time *space_channel"],
+        source: Field,
+        target: Field,
         columns: Columns,
         cells: FourierCells,
         *,
@@ -147,6 +151,9 @@ class ColumnSpectra:
             self._put_with_partner(BASE, columns.base_column(self._source))
             if columns.centred and mask is None:  # exactly, not but for rounding
                 self._spectra[:, self._order == 0, columns.number - 1] = 0
+
+    def __repr__(self) -> str:
+        return f"ColumnSpectra({self.windows} windows, {self.columns.number} columns, {self.cells})"
 
     @property
     def windows(self) -> int:

@@ -6,6 +6,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from r2no import checks
+from r2no._repr import brief_repr
+from r2no._types import Field
 from r2no.errors import EmptySplitError, ShapeError
 from r2no.spectral import FourierCells
 
@@ -17,11 +19,14 @@ class FitBatch(NamedTuple):
     window belongs to, for held-out choices.
     """
 
-    source: Float[Tensor, "batch time *space_channel"]
+    source: Field
     iterates: Float[Tensor, "member depth batch *field"]
-    target: Float[Tensor, "batch time *space_channel"]
+    target: Field
     mask: Tensor | None = None
     group: Int[Tensor, " batch"] | None = None
+
+    def __repr__(self) -> str:
+        return brief_repr(self)
 
     @classmethod
     def of(cls, parts: Any) -> "FitBatch":

@@ -225,7 +225,7 @@ class Columns:
             )
 
     def json(self) -> list[Any]:
-        """As a file holds them."""
+        """The columns as plain values, as a file holds them."""
         parts = [self.members, list(self.depths), self.base]
         more = self.further or self.partners
         return [*parts, list(self.further), list(self.partners)] if more else parts

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._types import Field
 from r2no.ensemble.columns import BASE, PARTNER, Columns, lead_slices, repair_label
 from r2no.errors import ConfigError
 from r2no.spectral import FourierCells, forward, inverse
@@ -91,9 +92,10 @@ class Readouts:
                     "first. Compose readouts of one model together."
                 )
 
-    def compose(
-        self, source: Float[Tensor, "batch time *space_channel"], *, spectra: bool = False
-    ) -> "Composition":
+    def __repr__(self) -> str:
+        return f"Readouts({', '.join(self.weights)} on {' x '.join(map(str, self.grid))})"
+
+    def compose(self, source: Field, *, spectra: bool = False) -> "Composition":
         """Start one batch: ``add`` every iterate, then read ``result()`` or ``results()``.
 
         With ``spectra`` every ``add`` returns the transform, whether a readout needs it or not.
@@ -108,7 +110,7 @@ class Composition:
     def __init__(
         self,
         readouts: Readouts,
-        source: Float[Tensor, "batch time *space_channel"],
+        source: Field,
         spectra: bool = False,
     ) -> None:
         self._readouts, self._source, self._spectra = readouts, source, spectra
@@ -119,6 +121,9 @@ class Composition:
             alike = {n: c for n, c in based.items() if c.centred == centred}
             if alike:
                 self._accumulate(BASE, next(iter(alike.values())).base_column(self._base), alike)
+
+    def __repr__(self) -> str:
+        return f"Composition(source {tuple(self._source.shape)}, {self._readouts})"
 
     def add(self, member: int, depth: int, iterate: Tensor) -> Tensor | None:
         """Take iterate h_ℓ (ℓ ≥ 1) of a member; returns the transform of h_ℓ - h_0, if made.
@@ -178,12 +183,12 @@ class Composition:
         real, imaginary = spectrum.split(1, -1)
         return torch.cat([-imaginary, real], -1) * sign
 
-    def result(self) -> Float[Tensor, "batch time *space_channel"]:
+    def result(self) -> Field:
         """The forecast of the only readout."""
         ((_, forecast),) = self.results()
         return forecast
 
-    def results(self) -> Iterator[tuple[str, Float[Tensor, "batch time *space_channel"]]]:
+    def results(self) -> Iterator[tuple[str, Field]]:
         """Each readout's field in turn; unmeasured channels are the source's, bit for bit."""
         for name, weights in self._readouts.weights.items():
             prediction, total = self._source.clone(), self._sums.pop(name, None)

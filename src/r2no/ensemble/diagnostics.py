@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from r2no._types import Number
+from r2no._repr import brief_repr
+from r2no._types import Field, Number
 from r2no.errors import ConfigError, EmptySplitError
 from r2no.spectral import FourierCells, cell_energy, count_coefficients
 
@@ -26,15 +27,17 @@ class DepthErrors:
     windows: int = 0
     frames: int = 0
 
+    __repr__ = brief_repr
+
     @classmethod
     def empty(
         cls, cells: FourierCells, *, members: int, steps: int, measured: tuple[int, ...]
     ) -> "DepthErrors":
-        """No windows yet."""
+        """Sums of no windows, to add to."""
         shape = (members, steps + 1, cells.num_cells, len(measured))
         return cls(cells, measured, torch.zeros(shape, dtype=torch.float64))
 
-    def begin(self, target: Float[Tensor, "batch time *space_channel"]) -> None:
+    def begin(self, target: Field) -> None:
         """Count a batch; follow with :meth:`add` for each of its iterates."""
         self.windows += target.shape[0]
         self.frames = target.shape[1]
@@ -43,8 +46,8 @@ class DepthErrors:
         self,
         member: int,
         depth: int,
-        iterate: Float[Tensor, "batch time *space_channel"],
-        target: Float[Tensor, "batch time *space_channel"],
+        iterate: Field,
+        target: Field,
         mask: Tensor | None = None,
     ) -> None:
         """Add the errors of one iterate, ‖P_b(h_ℓ - y)‖², over the measured points."""
@@ -155,7 +158,8 @@ def contraction_report(
 
 
 def _norms(fields: Tensor) -> Tensor:
-    return fields.double().flatten(1).norm(dim=1)
+    result: Tensor = fields.double().flatten(1).norm(dim=1)
+    return result
 
 
 def _largest_ratio(after: Tensor, before: Tensor, floor: Tensor) -> float:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from r2no import checks
-from r2no._types import Number, PathLike
+from r2no._types import Field, Number, PathLike
 from r2no.ensemble.accumulate import GramAccumulator
 from r2no.ensemble.batch import FitBatch, check_batch
 from r2no.ensemble.columns import Columns
@@ -226,12 +226,12 @@ class SpectralEnsemble:
 
     @property
     def weights_(self) -> Float[Tensor, "cell channel column"]:
-        """Weights by cell."""
+        """The fitted weights, (cell, channel, column)."""
         return self.fitted_.weights
 
     @property
     def ridge_(self) -> float | None:
-        """The penalty used."""
+        """The penalty that the weights were solved with."""
         return self.fitted_.ridge
 
     @property
@@ -251,7 +251,7 @@ class SpectralEnsemble:
 
     @property
     def sums_(self) -> GramSums | None:
-        """The Gram sums."""
+        """The Gram sums of the fit, if they were kept."""
         return self.fitted_.sums
 
     @property
@@ -266,15 +266,15 @@ class SpectralEnsemble:
 
     # -- prediction ---------------------------------------------------------------------------
 
-    def compose(self, source: Float[Tensor, "batch time *space_channel"]) -> Composition:
+    def compose(self, source: Field) -> Composition:
         """Start a streamed prediction (M8): ``add`` every iterate, then take ``result()``."""
         return self.fitted_.compose(source)
 
     def predict(
         self,
-        source: Float[Tensor, "batch time *space_channel"],
+        source: Field,
         iterates: Float[Tensor, "member depth batch *field"],
-    ) -> Float[Tensor, "batch time *space_channel"]:
+    ) -> Field:
         """R(X) of (M8) from the source and its iterates (member, depth 1..L, batch, ...)."""
         return self.fitted_.predict(source, iterates)
 

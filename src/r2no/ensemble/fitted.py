@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from r2no import checks, storage
-from r2no._types import Number, PathLike
+from r2no._types import Field, Number, PathLike
 from r2no.ensemble.batch import FitBatch, check_batch
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import CellWeights, Composition, Readouts
@@ -88,7 +88,7 @@ class FitPlan:
         return columns
 
     def json(self) -> dict[str, Any]:
-        """As a file holds it."""
+        """The plan as plain values, as a file holds it."""
         parts = {part.name: getattr(self, part.name) for part in fields(self)}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in parts.items()}
 
@@ -331,16 +331,16 @@ class FittedEnsemble:
             lead_groups=self.plan.lead_groups,
         )
 
-    def compose(self, source: Float[Tensor, "batch time *space_channel"]) -> Composition:
+    def compose(self, source: Field) -> Composition:
         """Start a streamed prediction (M8): ``add`` every iterate, then take ``result()``."""
         return Readouts({"": self.spread}).compose(source)
 
     @torch.no_grad()
     def predict(
         self,
-        source: Float[Tensor, "batch time *space_channel"],
+        source: Field,
         iterates: Float[Tensor, "member depth batch *field"],
-    ) -> Float[Tensor, "batch time *space_channel"]:
+    ) -> Field:
         """R(X) of (M8) from the source and its iterates (member, depth 1..L, batch, ...).
 
         Non-finite values are passed on; callers raise or report them.

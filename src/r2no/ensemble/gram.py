@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from r2no._repr import brief_repr
 from r2no.ensemble.columns import Columns
 from r2no.errors import ShapeError
 from r2no.spectral import FourierCells
@@ -31,6 +32,8 @@ class GramSums:
 
     moments: Float[Tensor, "group cell channel column_and_target column_and_target"]
     windows: Float[Tensor, " group"]
+
+    __repr__ = brief_repr
 
     @classmethod
     def zeros(

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from r2no._repr import brief_repr
 from r2no.errors import EmptySplitError
 
 #: Folds of blocks, where there are as many.
@@ -35,6 +36,8 @@ class HeldOut:
 
     group: Int[Tensor, " window"]
     folds: tuple[Fold, ...]
+
+    __repr__ = brief_repr
 
 
 def halves(origins: Int[Tensor, "window 2"], *, horizon: int) -> HeldOut:

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._repr import brief_repr
 from r2no.ensemble.chains import Chain, ChainSearch, Trial
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import Fold
@@ -66,6 +67,8 @@ class NestedFit:
         """The forecast of lowest held-out error among those that need no adaptation."""
         errors = {SOURCE: self.before, **self.rivals}
         return min(errors, key=lambda name: float(errors[name].sum()))
+
+    __repr__ = brief_repr
 
     @property
     def verdict(self) -> Verdict:

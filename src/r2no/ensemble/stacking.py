@@ -58,7 +58,8 @@ def _distinct(quadratic: Tensor) -> list[int]:
 def _semidefinite(quadratic: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh((quadratic + quadratic.T) / 2)
     values = values.clamp_min(1e-12 * float(values[-1].clamp_min(0)))
-    return (vectors * values) @ vectors.T
+    result: Tensor = (vectors * values) @ vectors.T
+    return result
 
 
 def _solve(quadratic: Tensor, linear: Tensor) -> Tensor:
@@ -111,8 +112,10 @@ def _active_set(quadratic: Tensor, linear: Tensor, *, full: bool) -> Tensor:
 def _minimum(quadratic: Tensor, linear: Tensor, passive: list[int], *, full: bool) -> Tensor:
     """The minimum over the passive fits, whatever the signs; with Σ a = 1 if ``full``."""
     part, right = quadratic[passive][:, passive], linear[passive]
+    solution: Tensor
     if not full:
-        return torch.linalg.solve(part, right)
+        solution = torch.linalg.solve(part, right)
+        return solution
     ones = torch.ones(len(passive), 1, dtype=part.dtype)
     scale = part.diagonal().mean()
     system = torch.cat(

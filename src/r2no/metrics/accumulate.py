@@ -73,6 +73,10 @@ class Accumulator:
         self._shape: tuple[int, ...] | None = None  # (time, *space, channel)
         self._sums: _Sums | None = None
 
+    def __repr__(self) -> str:
+        seen = "nothing yet" if self._shape is None else f"windows of {self._shape}"
+        return f"Accumulator(measured={self.measured}, {seen})"
+
     @torch.no_grad()
     def update(
         self, prediction: Tensor, target: Tensor, mask: Tensor | None = None
@@ -184,6 +188,10 @@ class MetricBatches:
         self._piece, self._filled = Accumulator(measured), 0
         self._totals: dict[str, float] = {}
         self._pieces = 0
+
+    def __repr__(self) -> str:
+        done = f"{self._pieces} pieces of {self.metric_batch} windows"
+        return f"MetricBatches(measured={self.measured}, {done} and {self._filled} windows)"
 
     def update(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> None:
         """Add a batch, closing pieces as they fill up; errors as in :class:`Accumulator`."""

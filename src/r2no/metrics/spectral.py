@@ -163,7 +163,8 @@ def full_shell_energy(
     """Σ over windows of Σ_{k in shell} m(k) |FFT(values)(k)|², the FFT unnormalised."""
     products = _products(_planes(values.flatten(0, 1), shells)[None], shells)
     by_row = _by_shell(_full_energy(products.square().sum(2), shells), shells)
-    return by_row.unflatten(-1, values.shape[:2]).sum(1)
+    result: Tensor = by_row.unflatten(-1, values.shape[:2]).sum(1)
+    return result
 
 
 class SpectralPass:

@@ -12,7 +12,7 @@ from torch import Tensor
 from r2no import storage
 from r2no.data.window import Windows
 from r2no.errors import DataError, ShapeError
-from r2no.operators.forecast_files import Stored, open_forecasts
+from r2no.operators.forecast_reading import Stored, open_forecasts
 
 
 class Forecasts:
@@ -54,6 +54,13 @@ class Forecasts:
             {int(start): place for place, start in enumerate(own)} for own in self._starts(starts)
         ]
         self._index = self._make_index(windows)
+
+    def __repr__(self) -> str:
+        kind = "issued one by one" if self._issued else "of a run alongside"
+        return (
+            f"Forecasts({kind}, {len(self._values)} recording(s), for {len(self._index)} windows, "
+            f"{self.fields.describe()})"
+        )
 
     @classmethod
     def open(
@@ -144,6 +151,7 @@ class Forecasts:
         return starts
 
     def _check(self, trajectories: int) -> None:
+        """Refuse too few arrays, or arrays of another shape than the windows'."""
         if len(self._values) < trajectories:
             raise ShapeError(
                 f"`values` must hold one array for each of the {trajectories} trajectories of "
@@ -163,6 +171,7 @@ class Forecasts:
                 )
 
     def _make_index(self, windows: Windows) -> dict[bytes, tuple[int, int]]:
+        """Place of each window by its history, since that is all a source is shown."""
         index: dict[bytes, tuple[int, int]] = {}
         for number, (trajectory, start) in enumerate(windows.origins.tolist()):
             self._check_origin(trajectory, start)

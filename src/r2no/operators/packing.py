@@ -133,6 +133,7 @@ def _make_network(path: Path, found: dict[str, Any]) -> nn.Module:
 
 
 def _describe_network(network: nn.Module) -> dict[str, Any] | None:
+    """How to make the network anew; ``None`` if nobody can know."""
     recipe = getattr(network, RECIPE, None)
     if recipe is None:
         name = _backbone_name(network)
@@ -149,6 +150,7 @@ def _describe_network(network: nn.Module) -> dict[str, Any] | None:
 
 
 def _describe_wrap(source: WrappedOperator) -> dict[str, Any]:
+    """The arguments of :func:`wrap`, as a file holds them."""
     statistics = None
     if source.normaliser is not None:
         of_history, of_target = source.normaliser

@@ -93,6 +93,7 @@ def _refuse_non_finite(weights: Mapping[str, Tensor], name: str) -> None:
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
+    """Tensors of a ``torch.save`` file, read without running anything in it."""
     if not zipfile.is_zipfile(path):
         raise FileDamagedError(
             f"`{path}` is neither a safetensors file nor a `torch.save` file of PyTorch 1.6 or "

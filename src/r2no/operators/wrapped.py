@@ -4,10 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from r2no._types import Operator
+from r2no._types import Field, History, Operator
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
 from r2no.errors import ConfigError, LayoutError, ShapeError
@@ -40,10 +39,13 @@ class WrappedOperator(nn.Module):
             self.register_buffer(f"{name}_shift", statistics.shift)
             self.register_buffer(f"{name}_scale", statistics.scale)
 
-    def forward(
-        self, history: Float[Tensor, "batch history_time *space_history_channel"]
-    ) -> Float[Tensor, "batch time *space_channel"]:
-        """The forecast."""
+    def __repr__(self) -> str:
+        steps = ", one step at a time" if self.one_step else ""
+        kind = getattr(self.network, "__name__", type(self.network).__name__)
+        return f"WrappedOperator({kind}, layout '{self.layout}'{steps}, {self.fields.describe()})"
+
+    def forward(self, history: History) -> Field:
+        """The forecast for a history, both in physical units."""
         self._check_history(history)
         horizon, known = self.fields.horizon_frames, history[:, -self.frames :]
         if not self.one_step:
@@ -79,6 +81,7 @@ class WrappedOperator(nn.Module):
         return forecast if self.normaliser is None else self.normaliser[1].inverse(forecast)
 
     def _unpacked(self, answer: Any) -> Tensor:
+        """The network's answer in r2no's axes; one of another layout is refused with advice."""
         if not isinstance(answer, Tensor):
             raise ShapeError(
                 f"`network` must return one tensor, but returned a `{type(answer).__name__}`. "

@@ -3,7 +3,7 @@
 Written from the published format; shares no code with the benchmark.
 """
 
-from r2no.realpdebench.files.splits import Splits, draw_splits
+from r2no.realpdebench.files.splits import DrawnSplits, draw_splits
 from r2no.realpdebench.files.tiny import tiny_system, write_tiny
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.info import Audit, audit
@@ -18,9 +18,9 @@ from r2no.realpdebench.systems import SYSTEMS, System, lookup
 __all__ = [
     "SYSTEMS",
     "Audit",
+    "DrawnSplits",
     "Normalisers",
     "RealPDEBench",
-    "Splits",
     "Statistics",
     "System",
     "audit",

@@ -190,11 +190,12 @@ def lookup(name: str, root: Path | None = None) -> System:
     except (KeyError, TypeError) as error:
         raise FileDamagedError(
             f"`{small}` lacks the setting {error}. Write the small data set again with "
-            "`r2no data tiny`."
+            "`r2no bench tiny`."
         ) from error
 
 
 def _with_settings(system: System, content: dict[str, Any]) -> System:
+    """The system with the numbers that small data were made with."""
     return replace(
         system,
         history_frames=content["in_step"],

@@ -38,7 +38,8 @@ def cells_json(ensemble: FittedEnsemble, names: list[str], *, frames: int) -> di
         """(cell, channel and group, ...) as (group, channel, cell, ...)."""
         parts = values[occupied].unflatten(1, (-1, groups))
         parts = parts.expand(-1, len(names), *parts.shape[2:])
-        return parts.movedim(0, 2).movedim(0, 1)
+        result: Tensor = parts.movedim(0, 2).movedim(0, 1)
+        return result
 
     return {
         "leads": _lead_names(frames, groups),

@@ -154,6 +154,7 @@ def _frame(
     up: Callable[[Number], float],
     axes: Axes,
 ) -> list[str]:
+    """Axes, ticks and labels of a chart."""
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     parts = []
     for value in y_ticks:
@@ -182,6 +183,7 @@ def _frame(
 def _curve(
     line: Line, across: Callable[[Number], float], up: Callable[[Number], float], log: bool
 ) -> list[str]:
+    """A line with its band of spread and its markers, each with a tip."""
     points = [
         (number, float(x), float(y))
         for number, (x, y) in enumerate(zip(line.x, line.y, strict=True))

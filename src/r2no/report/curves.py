@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from r2no import storage
+from r2no._repr import brief_repr
 from r2no._types import PathLike
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -25,9 +26,11 @@ class Curve:
     level: float | None = None
     stars: Sequence[tuple[float, float, str]] = ()
 
+    __repr__ = brief_repr
+
 
 class Labels(NamedTuple):
-    """Of the axes and the figure."""
+    """What the axes and the figure are called."""
 
     x: str
     y: str

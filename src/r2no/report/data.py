@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from r2no._repr import brief_repr
 from r2no._types import PathLike
 from r2no.adaptation import store_beside
 from r2no.adaptation.stored import verified_manifest
@@ -52,9 +53,12 @@ class Evaluation:
     example: Json
     audit: list[Json] = field(default_factory=list)
 
+    __repr__ = brief_repr
+
     def to_json(self) -> Json:
         """Strict JSON: no NaN."""
-        return clean({"format": _FORMAT, **asdict(self)})
+        result: Json = clean({"format": _FORMAT, **asdict(self)})
+        return result
 
     @classmethod
     def from_json(cls, content: Json) -> "Evaluation":
@@ -103,6 +107,8 @@ class ReportData:
     audit: list[Json]
     provenance: Json
     evaluation: Evaluation | None = None
+
+    __repr__ = brief_repr
 
     def to_json(self) -> Json:
         """Strict JSON: no NaN."""

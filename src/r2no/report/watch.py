@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from r2no._types import Operator
+from r2no._types import Field, Operator
 from r2no.adaptation import AdaptedModel, readouts, score_readouts
 from r2no.data.window import Fields, Window, Windows
 from r2no.ensemble import DepthErrors
 from r2no.errors import ConfigError
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.report.data import Evaluation
 from r2no.report.example import example_json
 from r2no.report.packing import clean, rounded
@@ -55,6 +55,9 @@ class ScoringWatch:
         self._points = torch.zeros(shape, dtype=torch.float64)
         self._kept: dict[str, Tensor] = {}
 
+    def __repr__(self) -> str:
+        return f"ScoringWatch({', '.join(self.roles)} on {len(self._windows)} windows)"
+
     def __call__(self, numbers: range, window: Window, forecasts: Mapping[str, Tensor]) -> None:
         """Add a batch."""
         missing = sorted(set(self.roles.values()) - set(forecasts))
@@ -82,12 +85,10 @@ class ScoringWatch:
         if place is not None:
             self._kept["target"] = torch.where(mask, target, torch.nan)[place].cpu().clone()
 
-    def _by_ring(self, field: Float[Tensor, "batch time *space_channel"]) -> Tensor:
+    def _by_ring(self, field: Field) -> Tensor:
         return cell_energy(field, self._rings).sum((0, 2)).cpu()
 
-    def _by_region(
-        self, values: Float[Tensor, "batch time *space_channel"]
-    ) -> Float[Tensor, "time region channel"]:
+    def _by_region(self, values: Field) -> Float[Tensor, "time region channel"]:
         """Sums over windows and the points of the edge (0) and of the interior (1)."""
         flat = values.sum(0).flatten(1, -2).cpu()
         return torch.stack([flat[:, self._border].sum(1), flat[:, ~self._border].sum(1)], 1)
@@ -150,6 +151,7 @@ class ScoringWatch:
         }
 
     def _regions(self) -> dict[str, Any]:
+        """RMSE at the edge of the grid and inside it, by channel and role."""
         names = [self._fields.channels[channel] for channel in self._fields.measured]
         rows: list[dict[str, Any]] = []
         for label, channel in (("all", None), *((name, n) for n, name in enumerate(names))):
@@ -187,7 +189,7 @@ def evaluate(
     *,
     operators: Mapping[str, Operator] | None = None,
     split: str = "test",
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> Evaluation:
     """Score a model and its baselines on a split for the report, in one streamed pass."""
     watch = ScoringWatch(model, windows)

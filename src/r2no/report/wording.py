@@ -82,6 +82,7 @@ def headline(data: ReportData) -> Headline:
 
 
 def _held_out(data: ReportData) -> list[str]:
+    """What held-out blocks say about the gain, and how sure that is."""
     verdict = data.verdict
     if verdict is None:
         return [

@@ -13,12 +13,12 @@ import torch
 
 from r2no._types import Number, Operator
 from r2no.adaptation import AdaptSettings, RepairLoops
-from r2no.adaptation.adapt import initial_module
+from r2no.adaptation.adapting import initial_module
 from r2no.data.splits import Splits
 from r2no.data.window import batches, collate
 from r2no.ensemble import Columns, GramAccumulator
 from r2no.errors import NonFiniteError
-from r2no.repair import RepairUNet
+from r2no.repair_loop import RepairUNet
 from r2no.spectral import FourierCells
 from r2no.training.backbone import fit_normalisers
 
@@ -55,6 +55,7 @@ def calibrate(source: Operator, splits: Splits, settings: AdaptSettings, out: Pa
     optimiser = torch.optim.AdamW(module.parameters(), lr=0.0)  # timed, without effect
 
     def step() -> float:
+        """One step of training, as the run would do it."""
         module.train()
         collate([splits.train[number] for number in range(size)])
         optimiser.zero_grad(set_to_none=True)
@@ -120,6 +121,7 @@ def _fit_times(
 
 
 def _time_row(costs: _Costs, splits: Splits, settings: AdaptSettings) -> Row:
+    """How long the run would take, from the timed pieces."""
     train = settings.repair.train
     per_epoch = math.ceil(len(splits.train) / train.batch_size)
     updates = train.total_updates(per_epoch)
@@ -143,6 +145,7 @@ def _time_row(costs: _Costs, splits: Splits, settings: AdaptSettings) -> Row:
 
 
 def _disk_row(module: RepairUNet, splits: Splits, settings: AdaptSettings, out: Path) -> Row:
+    """How much the run would write, against what is free."""
     fields = splits.fit.fields
     windows = len(splits.train) + len(splits.fit)
     cache = 4 * windows * fields.horizon_frames * math.prod(fields.grid) * len(fields.channels)

@@ -19,34 +19,68 @@ from r2no.training.settings import problems
 class SplitConfig(BaseModel, frozen=True, extra="forbid"):
     """How the data are parted; see :meth:`r2no.data.Measurements.split`."""
 
-    train: Number | None = Field(default=None, gt=0)
-    fit: Number | None = Field(default=None, gt=0)
-    test: Number | None = Field(default=None, gt=0)
-    by: Literal["auto", "trajectory", "time"] = "auto"
-    seed: int | None = None
+    train: Number | None = Field(
+        default=None, gt=0, description="Share that repair modules learn from; in proportion."
+    )
+    fit: Number | None = Field(
+        default=None, gt=0, description="Share that the ensemble is fitted on."
+    )
+    test: Number | None = Field(
+        default=None, gt=0, description="Share that is kept for the scores."
+    )
+    by: Literal["auto", "trajectory", "time"] = Field(
+        default="auto", description="Part whole recordings, or stretches of time."
+    )
+    seed: int | None = Field(
+        default=None, description="Draw the order of recordings; default as given."
+    )
 
 
 class DataConfig(BaseModel, frozen=True, extra="forbid"):
     """The measurements; see :func:`r2no.data.open` and its windows."""
 
-    path: str | tuple[str, ...]
-    history: int = Field(ge=1)
-    horizon: int = Field(ge=1)
-    stride: int = Field(default=1, ge=1)
-    variables: tuple[str, ...] | None = None
-    measured: tuple[str | int, ...] | None = None
-    dims: dict[str, str] = {}
-    mask: str | dict[str, Any] | None = "auto"
-    conditioning: tuple[str, ...] = ()
-    axes: tuple[str, ...] | None = None
-    units: str | tuple[str, ...] | dict[str, str] | None = None
-    spacing: Number | tuple[Number, ...] | None = None
-    time_step: Number | None = None
+    path: str | tuple[str, ...] = Field(
+        description="File, folder, pattern or a list of them; seen from where you are."
+    )
+    history: int = Field(ge=1, description="Known frames of a window.")
+    horizon: int = Field(ge=1, description="Frames to forecast.")
+    stride: int = Field(default=1, ge=1, description="Frames between the starts of two windows.")
+    variables: tuple[str, ...] | None = Field(
+        default=None, description="Variables to use as channels, in order; default all."
+    )
+    measured: tuple[str | int, ...] | None = Field(
+        default=None, description="Channels that count, by name or number; default all."
+    )
+    dims: dict[str, str] = Field(
+        default={}, description="What a dimension is called: trajectory, time, y, x or channel."
+    )
+    mask: str | dict[str, Any] | None = Field(
+        default="auto",
+        description="What is missing: auto or nan (NaN is), null (nothing may be), a variable that "
+        "is true where valid, or {variable: NAME, valid: [1, 2]}.",
+    )
+    conditioning: tuple[str, ...] = Field(
+        default=(), description="Scalar variables or attributes that the operator is given."
+    )
+    axes: tuple[str, ...] | None = Field(
+        default=None, description="Axes of arrays without names, as [time, y, x]."
+    )
+    units: str | tuple[str, ...] | dict[str, str] | None = Field(
+        default=None, description="Of data without units: one for all channels, or one each."
+    )
+    spacing: Number | tuple[Number, ...] | None = Field(
+        default=None, description="Of a grid without coordinates: one number, or one per axis."
+    )
+    time_step: Number | None = Field(default=None, description="Of data without times.")
     trajectories: tuple[int, ...] | None = Field(
         default=None, description="Numbers of the recordings to use, from 0; default all."
     )
-    allow_sparse: bool = False
-    split: SplitConfig = SplitConfig()
+    allow_sparse: bool = Field(
+        default=False, description="Open files that declare far more values than are in them."
+    )
+    split: SplitConfig = Field(
+        default=SplitConfig(), description="How the data are parted into train, fit and test."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "DataConfig":
@@ -57,8 +91,8 @@ class DataConfig(BaseModel, frozen=True, extra="forbid"):
 class StatisticsConfig(BaseModel, frozen=True, extra="forbid"):
     """Shift and scale of each channel: the network sees (x - shift) / scale."""
 
-    shift: tuple[Number, ...]
-    scale: tuple[Number, ...]
+    shift: tuple[Number, ...] = Field(description="One number per channel.")
+    scale: tuple[Number, ...] = Field(description="One number per channel.")
 
     @model_validator(mode="after")
     def _check(self) -> "StatisticsConfig":
@@ -67,18 +101,20 @@ class StatisticsConfig(BaseModel, frozen=True, extra="forbid"):
         return self
 
     def normaliser(self) -> Normaliser:
-        """As an object."""
+        """These numbers as the object that networks are wrapped with."""
         return Normaliser(torch.tensor(self.shift).float(), torch.tensor(self.scale).float())
 
 
 class NormaliserConfig(BaseModel, frozen=True, extra="forbid"):
     """Statistics of the history and, if they differ, of the target."""
 
-    history: StatisticsConfig
-    target: StatisticsConfig | None = None
+    history: StatisticsConfig = Field(description="Of the known frames.")
+    target: StatisticsConfig | None = Field(
+        default=None, description="Of the forecast frames; default as of the history."
+    )
 
     def pair(self) -> tuple[Normaliser, Normaliser]:
-        """Of history and target."""
+        """The normalisers of the history and of the target."""
         return self.history.normaliser(), (self.target or self.history).normaliser()
 
 
@@ -93,25 +129,43 @@ class SourceConfig(BaseModel, frozen=True, extra="forbid"):
     of :func:`r2no.operators.wrap`.
     """
 
-    python: str | None = None
-    exported: Path | None = None
-    backbone: str | None = None
-    forecasts: str | tuple[str, ...] | None = None
-    checkpoint: Path | None = None
-    kwargs: dict[str, Any] = {}
-    trust: bool = False
-    variables: tuple[str, ...] | None = None
-    dims: dict[str, str] = {}
-    axes: tuple[str, ...] | None = None
-    layout: str | None = None
-    one_step: bool = False
-    frames: int | None = Field(default=None, ge=1)
-    conditioning: bool = True
-    normaliser: NormaliserConfig | None = None
+    python: str | None = Field(
+        default=None, description="Factory of the network, as package.module:factory."
+    )
+    exported: Path | None = Field(default=None, description="A .pt2 program; needs trust: true.")
+    backbone: str | None = Field(
+        default=None, description="One of r2no's networks, filled from `checkpoint`."
+    )
+    forecasts: str | tuple[str, ...] | None = Field(
+        default=None, description="Stored forecasts: a file, folder, pattern or list."
+    )
+    checkpoint: Path | None = Field(default=None, description="Weights of the network.")
+    kwargs: dict[str, Any] = Field(default={}, description="Arguments of the factory.")
+    trust: bool = Field(default=False, description="Consent to run an exported program.")
+    variables: tuple[str, ...] | None = Field(
+        default=None, description="Variables of stored forecasts, in the order of the channels."
+    )
+    dims: dict[str, str] = Field(
+        default={}, description="What a dimension of stored forecasts is called."
+    )
+    axes: tuple[str, ...] | None = Field(
+        default=None, description="Axes of stored forecasts without names."
+    )
+    layout: str | None = Field(
+        default=None, description='Axes that the network takes and gives, as "B (T C) H W".'
+    )
+    one_step: bool = Field(default=False, description="The network forecasts one frame at a time.")
+    frames: int | None = Field(
+        default=None, ge=1, description="Known frames that the network takes; default all."
+    )
+    conditioning: bool = Field(default=True, description="Give the network the data's scalars.")
+    normaliser: NormaliserConfig | None = Field(
+        default=None, description="Statistics that the network was trained with."
+    )
 
     @property
     def kind(self) -> str:
-        """Which of the four."""
+        """Which of the four kinds of source this is."""
         return next(name for name in _KINDS if getattr(self, name) is not None)
 
     @model_validator(mode="after")
@@ -129,24 +183,19 @@ class SourceConfig(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
-class OwnConfig(BaseModel, frozen=True, extra="forbid"):
+class OwnConfig(BaseModel, frozen=True, extra="forbid", title="r2no adapt"):
     """Everything ``r2no adapt`` and ``r2no doctor`` need; paths are seen from where you are."""
 
-    data: DataConfig
-    source: SourceConfig
-    adapt: AdaptSettings = AdaptSettings()
-    out: Path = Path("runs/own")
+    data: DataConfig = Field(description="Your measurements, and how they become windows.")
+    source: SourceConfig = Field(description="Your operator.")
+    adapt: AdaptSettings = Field(
+        default=AdaptSettings(),
+        description="Repair modules and ensemble; see `r2no.AdaptSettings`.",
+    )
+    out: Path = Field(default=Path("runs/own"), description="Folder of the run.")
 
 
 _KINDS = ("python", "exported", "backbone", "forecasts")
-
-
-def is_own_config(path: PathLike | None) -> bool:
-    """Whether a YAML file is of this kind: its ``data`` is a mapping and it names no system."""
-    if path is None:
-        return False
-    content = read_yaml(Path(path))
-    return isinstance(content.get("data"), dict) and "system" not in content
 
 
 def read_own_config(path: PathLike, overrides: Mapping[str, Any] | None = None) -> OwnConfig:

@@ -21,5 +21,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (YAMLError, FileDamagedError) as error:
         raise ConfigError(f"`{path}` is not a YAML file: {error}") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"`{path}` must hold `name: value` lines, as `r2no train --help` lists.")
+        kind = type(content).__name__
+        raise ConfigError(f"`{path}` must hold `name: value` lines, but holds a `{kind}`.")
     return content

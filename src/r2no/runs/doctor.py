@@ -80,6 +80,7 @@ def _checking(check: str) -> Iterator[None]:
 
 
 def _examine(config: OwnConfig, full: bool) -> Iterator[Finding]:
+    """The checks in order; one that others rest on ends them by raising."""
     with _checking("data"):
         measurements = open_measurements(config.data)
     yield Finding("ok", "data", measurements.describe())
@@ -138,6 +139,7 @@ def _check_fit(splits: Splits, config: OwnConfig) -> None:
 
 
 def _sizes(splits: Splits) -> Finding:
+    """Recordings and windows of each split, with a warning where fit is small."""
     text, counts = splits.describe(), splits.recordings
     fields = splits.fit.fields
     starts = splits.fit.origins
@@ -172,6 +174,7 @@ def _sizes(splits: Splits) -> Finding:
 
 
 def _leakage(splits: Splits, nbytes: int, full: bool) -> Finding:
+    """Whether a frame is in two splits; not looked at in large data unless asked."""
     if nbytes > _AUDITED and not full:
         return Finding(
             "warn",
@@ -201,6 +204,7 @@ def _few(windows: Windows) -> Window:
 
 @torch.no_grad()
 def _answer(source: Operator, few: Window) -> Tensor:
+    """The source's forecast of a few windows; another shape or NaN is refused."""
     forecast = source(few.history)
     if tuple(forecast.shape) != tuple(few.target.shape):
         raise ShapeError(
@@ -245,6 +249,7 @@ def _batch_free(source: Operator, few: Window) -> Finding:
 
 
 def _units(forecast: Tensor, few: Window, windows: Windows) -> Finding:
+    """Whether forecasts vary about as much as the measurements do."""
     measured, names = list(windows.fields.measured), windows.fields.channels
     ratio = torch.stack(
         [
@@ -268,6 +273,7 @@ def _units(forecast: Tensor, few: Window, windows: Windows) -> Finding:
 
 
 def _persistence(forecast: Tensor, few: Window, windows: Windows) -> Finding:
+    """Whether the source beats repeating the last frame."""
     fields = windows.fields
     still = Persistence(fields.horizon_frames, len(fields.channels))(few.history)
     ours, theirs = _rmse(forecast, few, windows), _rmse(still, few, windows)
@@ -316,7 +322,8 @@ def _judged(source: Operator, fit: Windows, layouts: int) -> list[int]:
     source(history)
     each = max(time.perf_counter() - begun, 1e-9)
     most = min(max(int(_JUDGING / (layouts * each)), _LOOK), len(fit))
-    return torch.linspace(0, len(fit) - 1, most).round().long().unique().tolist()
+    result: list[int] = torch.linspace(0, len(fit) - 1, most).round().long().unique().tolist()
+    return result
 
 
 def _rmse_over(source: Operator, fit: Windows, numbers: list[int]) -> float:

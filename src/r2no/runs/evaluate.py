@@ -1,35 +1,42 @@
 """Score an artifact of an adaptation of one's own on a split of its data."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from r2no.adaptation import load, score_readouts
 from r2no.adaptation.model import AdaptedModel, versions
-from r2no.adaptation.stored import MANIFEST, read_manifest
+from r2no.adaptation.stored import read_manifest
 from r2no.data.window import Windows
-from r2no.progress import Reporter
+from r2no.errors import ConfigError
+from r2no.progress import SILENT, Reporter
 from r2no.runs.config import OwnConfig
 from r2no.runs.task import open_measurements, open_source, split
 from r2no.training import Persistence
 
 
-def is_own_artifact(folder: Path) -> bool:
-    """Whether an artifact was made from a config of one's own, which it then keeps."""
-    return (folder / MANIFEST).is_file() and "config" in read_manifest(folder)["provenance"]
-
-
 def evaluate_own(
     folder: Path,
     *,
-    name: Literal["train", "fit", "test"] = "test",
+    name: str = "test",
     trust_source: bool = False,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> dict[str, Any]:
     """Scores of persistence, source and model on a split of the data the artifact was made from.
 
     The data are read anew; a fingerprint other than the artifact's is reported, not refused.
+
+    Raises:
+        ConfigError: for another name, or an artifact that ``r2no adapt`` did not make, since only
+            that keeps the config.
     """
+    if name not in ("train", "fit", "test"):
+        raise ConfigError(f"`split` must be train, fit or test, but got {name!r}.")
     provenance = read_manifest(folder)["provenance"]
+    if "config" not in provenance:
+        raise ConfigError(
+            f"`{folder}` keeps no config of `r2no adapt`, so its data are not known. Score it in "
+            "Python, with `r2no.load(...).evaluate(windows)`."
+        )
     config = OwnConfig(**provenance["config"])
     measurements = open_measurements(config.data)
     splits = split(config.data, measurements)
@@ -49,7 +56,7 @@ def evaluate_own(
 
 
 def score_split(
-    model: AdaptedModel, windows: Windows, *, reporter: Reporter | None = None
+    model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILENT
 ) -> dict[str, dict[str, float]]:
     """All metrics of persistence, source and model."""
     fields = windows.fields

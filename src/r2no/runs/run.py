@@ -7,7 +7,7 @@ from r2no import storage
 from r2no.adaptation import adapt
 from r2no.adaptation.model import versions
 from r2no.locks import sole_writer
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.report import audit_splits, evaluate, store_evaluation, write_report
 from r2no.runs.config import OwnConfig
 from r2no.runs.place import (
@@ -25,7 +25,7 @@ REPORT = "report.html"
 
 
 def run_own_adaptation(
-    config: OwnConfig, *, reporter: Reporter | None = None, command: str = ""
+    config: OwnConfig, *, reporter: Reporter = SILENT, command: str = ""
 ) -> Path:
     """Train on the train split, fit on the fit split, score on the test split.
 
@@ -34,13 +34,13 @@ def run_own_adaptation(
     ``report.html``, which names ``command`` as its origin. A run that was stopped goes on; a second
     one into the same folder waits for the first.
     """
-    reporter = reporter or Reporter(quiet=True)
     check_place(config.out)
     with sole_writer(config.out):
         return _run(config, reporter, command)
 
 
 def _run(config: OwnConfig, reporter: Reporter, command: str) -> Path:
+    """Open, adapt, save, score and report, in a folder that nobody else writes."""
     check_begun(config)
     if replaced := replaces(config):
         reporter.say(replaced)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from r2no import backbones, operators
+from r2no._repr import brief_repr
 from r2no._types import Operator
 from r2no.backbones.formats import read_checkpoint
 from r2no.data import Measurements
@@ -22,6 +23,8 @@ class Task:
     splits: Splits
     source: Operator
 
+    __repr__ = brief_repr
+
 
 def open_task(config: OwnConfig) -> Task:
     """Open everything a config names."""
@@ -31,7 +34,7 @@ def open_task(config: OwnConfig) -> Task:
 
 
 def open_measurements(config: DataConfig) -> Measurements:
-    """The config's data."""
+    """Open the measurements that a config names, all or some recordings of them."""
     path = config.path if isinstance(config.path, str) else list(config.path)
     data = open_data(
         path,
@@ -49,7 +52,7 @@ def open_measurements(config: DataConfig) -> Measurements:
 
 
 def split(config: DataConfig, measurements: Measurements) -> Splits:
-    """The config's splits."""
+    """Cut the measurements into train, fit and test, as the config says."""
     return measurements.split(
         config.history,
         config.horizon,

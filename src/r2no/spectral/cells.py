@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from r2no import checks
-from r2no._types import Extent, Grid
+from r2no._types import Extent, Field, Grid, HalfPlane
 from r2no.errors import ConfigError, GridMismatchError
 from r2no.spectral.transforms import (
     channel_last,
@@ -50,12 +50,20 @@ class FourierCells:
 
     grid: Grid
     index: Int[Tensor, "*half"]
-    multiplicity: Float[Tensor, "*half"]
+    multiplicity: HalfPlane
     num_cells: int
     radial: int = 0
     angular: int = 0
     extent: Extent = "corner"
     shared_channels: bool = False
+
+    def __repr__(self) -> str:
+        kind = f"{self.radial} x {self.angular}, {self.extent}" if self.radial else "not polar"
+        shared = ", shared by channels" if self.shared_channels else ""
+        return (
+            f"FourierCells({self.num_cells} cells ({kind}), {len(self.index.unique())} occupied, "
+            f"on {' x '.join(map(str, self.grid))}{shared})"
+        )
 
     def __post_init__(self) -> None:
         expected = half_shape(check_grid(self.grid))
@@ -226,9 +234,7 @@ class FourierCells:
                 "grid, or resample with `r2no.spectral.resample`."
             )
 
-    def project(
-        self, field: Float[Tensor, "batch time *space_channel"], cell: int
-    ) -> Float[Tensor, "batch time *space_channel"]:
+    def project(self, field: Field, cell: int) -> Field:
         """P_b: keep the coefficients of one cell, in every channel."""
         self.check_field("field", field)
         spectrum = forward(space_last(field), len(self.grid))
@@ -260,14 +266,14 @@ class FourierCells:
         return cls(index=tensors["index"], multiplicity=multiplicity, **settings)
 
 
-def _reach(grid: Grid, extent: Extent) -> Float[Tensor, "*half"]:
+def _reach(grid: Grid, extent: Extent) -> HalfPlane:
     """ρ' of (M2): the radius as a share of the outermost band's end."""
     radius = wavenumber_radius(grid)
     # divided, since multiplying by the reciprocal rounds differently
     return radius / math.sqrt(len(grid)) if extent == "corner" else radius
 
 
-def _bins(fraction: Float[Tensor, "*half"], number: int) -> Int[Tensor, "*half"]:
+def _bins(fraction: HalfPlane, number: int) -> Int[Tensor, "*half"]:
     return torch.floor(fraction * number).long().clamp(max=number - 1)
 
 

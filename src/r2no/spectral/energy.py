@@ -4,13 +4,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._types import Field
 from r2no.spectral.cells import FourierCells
 from r2no.spectral.transforms import forward, space_last
 
 
-def cell_energy(
-    field: Float[Tensor, "batch time *space_channel"], cells: FourierCells
-) -> Float[Tensor, "batch cell channel"]:
+def cell_energy(field: Field, cells: FourierCells) -> Float[Tensor, "batch cell channel"]:
     """‖P_b u‖² of each window, cell and channel, summed over frames, in float64.
 
     Summed over the cells this is ‖u‖² (Parseval).
@@ -31,9 +30,7 @@ def count_coefficients(
     return cells.sizes * frames * channels
 
 
-def radial_spectrum(
-    field: Float[Tensor, "batch time *space_channel"], *, num_bands: int
-) -> Float[Tensor, "band channel"]:
+def radial_spectrum(field: Field, *, num_bands: int) -> Float[Tensor, "band channel"]:
     """Mean energy per coefficient in ``num_bands`` rings; rings without coefficients give NaN."""
     cells = FourierCells.bands(tuple(field.shape[2:-1]), num_bands=num_bands)
     energy = cell_energy(field, cells).mean(0)

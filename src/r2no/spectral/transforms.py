@@ -13,7 +13,7 @@ from jaxtyping import Complex, Float, Shaped
 from torch import Tensor
 
 from r2no import checks
-from r2no._types import Grid
+from r2no._types import Field, Grid, HalfPlane
 from r2no.errors import GridMismatchError, ShapeError
 
 #: Half-turns between two orientations that are one but for rounding; others are further apart on
@@ -39,12 +39,16 @@ def half_shape(grid: Grid) -> Grid:
 
 def forward(values: Float[Tensor, "..."], dimensions: int = 2) -> Complex[Tensor, "..."]:
     """Unitary real-input FFT over the last ``dimensions`` axes."""
-    return torch.fft.rfftn(values, dim=tuple(range(-dimensions, 0)), norm="ortho")
+    result: Tensor = torch.fft.rfftn(values, dim=tuple(range(-dimensions, 0)), norm="ortho")
+    return result
 
 
 def inverse(spectrum: Complex[Tensor, "..."], grid: Grid) -> Float[Tensor, "..."]:
     """Inverse of :func:`forward` onto ``grid``, over the last ``len(grid)`` axes."""
-    return torch.fft.irfftn(spectrum, s=grid, dim=tuple(range(-len(grid), 0)), norm="ortho")
+    result: Tensor = torch.fft.irfftn(
+        spectrum, s=grid, dim=tuple(range(-len(grid), 0)), norm="ortho"
+    )
+    return result
 
 
 def space_last(
@@ -67,7 +71,7 @@ def channel_picker(channels: tuple[int, ...]) -> slice | list[int]:
     return slice(first, last + 1) if channels == tuple(range(first, last + 1)) else list(channels)
 
 
-def hermitian_multiplicity(grid: Grid) -> Float[Tensor, "*half"]:
+def hermitian_multiplicity(grid: Grid) -> HalfPlane:
     """m(k) on the half-plane (M1): 2 where the mirror image is not stored, else 1.
 
     So Σ_k m(k)|û(k)|² = ‖u‖² for the unitary transform of a real field u.
@@ -80,7 +84,7 @@ def hermitian_multiplicity(grid: Grid) -> Float[Tensor, "*half"]:
     return last.expand(half_shape(grid)).clone()
 
 
-def wavenumbers(grid: Grid) -> list[Float[Tensor, "*half"]]:
+def wavenumbers(grid: Grid) -> list[HalfPlane]:
     """Each wavenumber component over its Nyquist wavenumber, on the half-plane, in [-1, 1)."""
     grid = check_grid(grid)
     axes = [2 * torch.fft.fftfreq(size, dtype=torch.float64) for size in grid[:-1]]
@@ -98,7 +102,7 @@ def rounded_sqrt(values: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     return torch.from_numpy(np.asarray(np.sqrt(values.cpu().numpy()))).to(values.device)
 
 
-def wavenumber_radius(grid: Grid) -> Float[Tensor, "*half"]:
+def wavenumber_radius(grid: Grid) -> HalfPlane:
     """Normalised radius (M2), ρ(k) = sqrt(Σ_i (k_i / k_i,Nyquist)²), in [0, sqrt(d)]."""
     squares = sum((component**2 for component in wavenumbers(grid)), torch.zeros(()))
     return rounded_sqrt(squares)
@@ -119,7 +123,7 @@ def orientation(
     return torch.where((turns < _SAME_ANGLE) | (turns > 1 - _SAME_ANGLE), 0.0, turns)
 
 
-def wavenumber_orientation(grid: Grid) -> Float[Tensor, "*half"]:
+def wavenumber_orientation(grid: Grid) -> HalfPlane:
     """Orientation (M2) modulo a half-turn, φ(k) = atan2(k_y, k_x)/π mod 1, on a 2-D half-plane.
 
     A component on its Nyquist line has no sign: k and its mirror image -k are the same entry up to
@@ -134,7 +138,7 @@ def wavenumber_orientation(grid: Grid) -> Float[Tensor, "*half"]:
     return orientation(vertical, horizontal)
 
 
-def quadrature_sign(grid: Grid) -> Float[Tensor, "*half"]:
+def quadrature_sign(grid: Grid) -> HalfPlane:
     """The odd sign s(k) = -s(-k) of the quadrature partner i s(k) û(k) of a real field (M13).
 
     It is the sign of the last wavenumber component that has one: a component that is zero or on
@@ -157,9 +161,7 @@ def quadrature_partner(
     return inverse(forward(values, len(grid)) * (1j * sign), grid)
 
 
-def resample(
-    field: Float[Tensor, "batch time *space_channel"], grid: Grid
-) -> Float[Tensor, "batch time *new_space_channel"]:
+def resample(field: Field, grid: Grid) -> Float[Tensor, "batch time *new_space_channel"]:
     """Fourier-resample a field to another grid, exact for band-limited periodic fields.
 
     Coefficients on a Nyquist line that only one of the two grids has are dropped, since their

@@ -8,7 +8,7 @@ from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Window, Windows, batches, collate
 from r2no.metrics import Accumulator
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.training.config import TrainSettings
 from r2no.training.engine import TrainResult, optimise
 from r2no.training.operator import PhysicalOperator
@@ -24,7 +24,7 @@ def train_operator(
     measured_only: bool = False,
     validation_batch: int | None = None,
     title: str = "backbone",
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> TrainResult:
     """Train the operator's network in place; it ends with the weights of lowest validation RMSE.
 

@@ -15,17 +15,19 @@ class TrainSettings(Settings, frozen=True):
     ``final_lr``, stepped per epoch or per update.
     """
 
-    epochs: int | None = Field(default=12, ge=1)
-    updates: int | None = Field(default=None, ge=1)
-    batch_size: int = Field(default=16, ge=1)
-    lr: float = Field(default=3e-4, gt=0)
-    final_lr: float = Field(default=1e-6, ge=0)
-    weight_decay: float = Field(default=1e-5, ge=0)
+    epochs: int | None = Field(default=12, ge=1, description="Passes over the train split.")
+    updates: int | None = Field(default=None, ge=1, description="Steps, instead of `epochs`.")
+    batch_size: int = Field(default=16, ge=1, description="Windows per step.")
+    lr: float = Field(default=3e-4, gt=0, description="First learning rate.")
+    final_lr: float = Field(default=1e-6, ge=0, description="Last learning rate.")
+    weight_decay: float = Field(default=1e-5, ge=0, description="Pull of weights to zero.")
     clip: float = Field(default=1.0, ge=0, description="Largest gradient norm; 0 means no limit.")
-    optimiser: Literal["adam", "adamw"] = "adam"
-    schedule: Literal["cosine_epoch", "cosine_update", "constant"] = "cosine_epoch"
+    optimiser: Literal["adam", "adamw"] = Field(default="adam", description="Kind of steps.")
+    schedule: Literal["cosine_epoch", "cosine_update", "constant"] = Field(
+        default="cosine_epoch", description="How the learning rate falls."
+    )
     validations: int | None = Field(default=None, ge=1, description="Default: one per epoch.")
-    seed: int = 42
+    seed: int = Field(default=42, description="Seed of weights and order of windows.")
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse contradictory lengths."""

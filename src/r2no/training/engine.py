@@ -21,9 +21,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from r2no import storage
+from r2no._repr import brief_repr
 from r2no._types import Number, PathLike
 from r2no.errors import EmptySplitError, FingerprintError, NonFiniteError
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.training import distributed
 from r2no.training.config import TrainSettings
 
@@ -49,10 +50,12 @@ class TrainResult:
     log: list[dict[str, Number]]
     losses: list[float] = field(default_factory=list)
 
+    __repr__ = brief_repr
+
 
 @dataclass
 class _State:
-    """Where a run is."""
+    """How far a run has got, and what it has seen."""
 
     update: int = 0
     best_score: float = float("inf")
@@ -79,7 +82,7 @@ def optimise(
     key: str,
     folder: PathLike,
     title: str = "training",
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
     save_seconds: Number = 5.0,
     on_epoch: Callable[[int], None] | None = None,
     alike: Sequence[Tensor] = (),
@@ -107,7 +110,7 @@ def optimise(
     """
     if size == 0:
         raise EmptySplitError("The training split holds no windows. Give at least one trajectory.")
-    folder, reporter = Path(folder), reporter or Reporter(quiet=True)
+    folder = Path(folder)
     key = storage.fingerprint(key, settings.model_dump(mode="json"))
     begin = _sketch([*module.state_dict().values(), *alike])
     kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
@@ -183,6 +186,7 @@ class _Run:
                 step.advance(1, self._note())
 
     def _update(self, numbers: list[int], per_epoch: int) -> None:
+        """One step of the optimiser on a batch, of which each rank takes its share."""
         self.module.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.settings.lr_at(self.state.update, per_epoch)
@@ -209,6 +213,7 @@ class _Run:
         self.state.counted += 1
 
     def _validate(self, per_epoch: int) -> None:
+        """Score the module, log it, and keep it if it is the best so far."""
         distributed.broadcast_buffers(self.module.buffers())
         self.module.eval()
         with torch.no_grad():
@@ -231,6 +236,7 @@ class _Run:
                 storage.save_tensors(self.folder / _BEST, self.module.state_dict())
 
     def _save(self) -> None:
+        """Write everything that a resumed run needs to go on bit for bit."""
         if not distributed.is_main():
             return
         state = self.state

@@ -3,11 +3,10 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from r2no import storage
-from r2no._types import Operator
+from r2no._types import Field, History, Operator
 from r2no.data.normalise import Normaliser
 from r2no.errors import NonFiniteError, ShapeError
 
@@ -26,10 +25,12 @@ class PhysicalOperator(nn.Module):
             self.register_buffer(f"{name}_shift", statistics.shift)
             self.register_buffer(f"{name}_scale", statistics.scale)
 
-    def forward(
-        self, history: Float[Tensor, "batch history_time *space_history_channel"]
-    ) -> Float[Tensor, "batch time *space_channel"]:
-        """The forecast."""
+    def __repr__(self) -> str:
+        number = sum(parameter.numel() for parameter in self.network.parameters())
+        return f"PhysicalOperator({type(self.network).__name__}, {number:,} parameters)"
+
+    def forward(self, history: History) -> Field:
+        """The forecast for a history, both in physical units."""
         return self.target_normaliser.inverse(self.network(self.history_normaliser(history)))
 
 
@@ -40,10 +41,11 @@ class Persistence(nn.Module):
         super().__init__()
         self.horizon, self.channels = horizon, channels
 
-    def forward(
-        self, history: Float[Tensor, "batch history_time *space_history_channel"]
-    ) -> Float[Tensor, "batch time *space_channel"]:
-        """The forecast."""
+    def __repr__(self) -> str:
+        return f"Persistence({self.horizon} frames of {self.channels} channels)"
+
+    def forward(self, history: History) -> Field:
+        """The forecast for a history, both in physical units."""
         last = history[:, -1:, ..., : self.channels]
         return last.expand(-1, self.horizon, *[-1] * (history.ndim - 2)).contiguous()
 

@@ -9,8 +9,8 @@ from r2no import storage
 from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Windows, batches, collate
-from r2no.progress import Reporter
-from r2no.repair import RepairObjective, RepairUNet, repair_steps
+from r2no.progress import SILENT, Reporter
+from r2no.repair_loop import RepairObjective, RepairUNet, repair_steps
 from r2no.training.config import TrainSettings
 from r2no.training.engine import TrainResult, optimise
 from r2no.training.source_cache import SourceCache
@@ -26,7 +26,7 @@ def train_repair(
     *,
     folder: PathLike,
     title: str = "repair module",
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> TrainResult:
     """Train a module in place; it ends with the weights of lowest RMSE at depth L on ``fit``.
 
@@ -106,4 +106,5 @@ def final_rmse(
         else:
             points += error.numel()
         squared += float(error.double().square().sum())
-    return (squared / max(points, 1)) ** 0.5
+    result: float = (squared / max(points, 1)) ** 0.5
+    return result

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from r2no.data.names import nearest
+from r2no.data.names import did_you_mean
 from r2no.errors import ConfigError
 
 
@@ -43,10 +43,10 @@ def problems(error: ValidationError, model: type[BaseModel]) -> str:
         if problem["type"] == "missing":
             text = "is needed"
         if problem["type"] == "extra_forbidden":
-            text = f"is not known. {nearest(parts[-1], _keys(model, parts[:-1]))}".rstrip(".")
+            text = f"is not known. {did_you_mean(parts[-1], _keys(model, parts[:-1]))}".rstrip(".")
         if problem["type"] == "literal_error":
             options = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
-            text = f"cannot be {problem['input']!r}. {nearest(str(problem['input']), options)}"
+            text = f"cannot be {problem['input']!r}. {did_you_mean(str(problem['input']), options)}"
         lines.append(f"`{name}` {text}".rstrip(".") if name else text)
     return "; ".join(lines) + "."
 

@@ -27,7 +27,7 @@ from r2no.errors import (
     StorageError,
 )
 from r2no.locks import sole_writer
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.training import distributed
 from r2no.training.operator import asked, operator_identity, same_answer
 
@@ -42,6 +42,9 @@ class SourceCache:
         self._values: np.ndarray | None = None
         self._checks: np.ndarray | None = None
         self._checked: set[int] = set()
+
+    def __repr__(self) -> str:
+        return f"SourceCache('{self.path}')"
 
     def __getitem__(self, numbers: list[int] | range) -> Tensor:
         """Predictions of the windows with these numbers; each is checked when first read."""
@@ -84,14 +87,13 @@ def cached_source(
     *,
     batch_size: int = 16,
     title: str = "source predictions",
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> SourceCache:
     """Predict every window of a split once, or reuse the file made before.
 
     A changed network or data set never meets an old prediction. A killed run continues where it
     stopped, here or on another machine. A second process waits for the first.
     """
-    reporter = reporter or Reporter(quiet=True)
     first = next(iter(batches(windows, 1)))[1]
     key = storage.fingerprint(operator_identity(source), windows.fingerprint, batch_size)
     shape = _shape(windows)

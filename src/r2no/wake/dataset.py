@@ -37,6 +37,11 @@ class WakeData:
     viscosity_offset: float
     settings: WakeSettings
 
+    def __repr__(self) -> str:
+        parts = ("numerical_train", "numerical_val", "real_train", "real_fit", "real_test")
+        counts = ", ".join(f"{name} {len(getattr(self, name))}" for name in parts)
+        return f"WakeData(windows: {counts}; {self.real_fit.fields.describe()})"
+
 
 def make_wake(
     seed: int,

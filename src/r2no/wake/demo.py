@@ -22,7 +22,7 @@ from r2no.adaptation import (
 from r2no.adaptation.model import versions
 from r2no.data.window import Windows, collate
 from r2no.ensemble import DepthErrors, FittedEnsemble
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.report import (
     ScoringWatch,
     audit_splits,
@@ -105,7 +105,7 @@ def run_demo(
     out: PathLike,
     settings: DemoSettings | None = None,
     *,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
     command: str = "",
 ) -> dict[str, Any]:
     """Run every step that is not done yet and return the results, also in ``out/results.json``.
@@ -117,10 +117,11 @@ def run_demo(
     """
     out = Path(out)
     with sole_run(out / "results.json"):
-        return _run(out, settings or DemoSettings(), reporter or Reporter(quiet=True), command)
+        return _run(out, settings or DemoSettings(), reporter, command)
 
 
 def _run(out: Path, settings: DemoSettings, reporter: Reporter, command: str) -> dict[str, Any]:
+    """Prepare data and source, adapt, score, draw and report; long steps go on where they were."""
     wake, pretrained, finetuned, work = prepare(out, settings, reporter)
     model = adapt(
         finetuned,
@@ -221,6 +222,7 @@ def _results(
     scores: dict[str, dict[str, float]],
     errors: DepthErrors,
 ) -> dict[str, Any]:
+    """Everything the demo writes to ``results.json``."""
     ensembles = {
         name: {
             "radial": ensemble.cells.radial,
@@ -260,6 +262,7 @@ def _figures(
     chosen: dict[str, FittedEnsemble],
     errors: DepthErrors,
 ) -> None:
+    """Fields of one window, errors by band and depth, and the retention map."""
     window = collate([test[len(test) // 2]])
     source = model.source(window.history)
     best = f"r2no_m{len(model.loops.modules)}"

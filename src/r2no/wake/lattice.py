@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._repr import brief_repr
 from r2no.errors import ConfigError, NonFiniteError
 from r2no.wake.cylinder import VELOCITIES, Domain, WallLinks
 
@@ -64,6 +65,8 @@ class LatticeFlow:
     domain: Domain
     viscosity: Float[Tensor, " batch"]
     steps: int = field(default=0, init=False)
+
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         domain, batch, dtype = self.domain, len(self.viscosity), self.viscosity.dtype
@@ -167,6 +170,7 @@ class LatticeFlow:
         after[:, :, rows, columns] = 0.0
 
     def _fill_ghosts(self, inflow: Tensor | None) -> None:
+        """Fill the ring of cells around the domain by the rules of its sides and ends."""
         after = self._moments
         if self.domain.ends == "periodic":
             after[..., 0] = after[..., -2]

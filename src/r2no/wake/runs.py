@@ -138,6 +138,7 @@ class _Draws:
 
     @classmethod
     def draw(cls, settings: WakeSettings, generator: torch.Generator) -> "_Draws":
+        """Draw everything that is random, in one fixed order."""
         fine, count = wake_domain(settings, _FINE), settings.real_count
         return cls(
             numerical_reynolds=_draw_reynolds(

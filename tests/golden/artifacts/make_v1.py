@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
-from tests.conftest import travelling_wave
+from tests.support.waves import travelling_wave
 
 import r2no
 from r2no import storage

@@ -32,8 +32,8 @@ class ArrowTrajectories(Trajectories):
         if not rows:
             raise DataError(
                 f"`{folder}` holds no trajectory: none of the {len(listed)} shards it lists is "
-                f"there, or all are empty. Fetch them with `r2no data fetch --system {system.name} "
-                f"--kind {kind}`."
+                f"there, or all are empty. Fetch them with `r2no bench fetch --system "
+                f"{system.name} --kind {kind}`."
             )
         self._rows = dict(sorted(rows.items()))
 
@@ -54,6 +54,7 @@ class ArrowTrajectories(Trajectories):
     def _block(
         self, name: str, column: Column, start: int, stop: int
     ) -> Iterator[NDArray[Any] | None]:
+        """Frames of a column, seen in the mapped file and let go of afterwards."""
         row = self._rows[name]
         if column.name not in row.offsets:
             yield None

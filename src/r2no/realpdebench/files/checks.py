@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from r2no.errors import ConfigError, DataError, GridMismatchError, NonFiniteError
-from r2no.realpdebench.files.splits import Pair
+from r2no.realpdebench.files.splits import WindowStart
 from r2no.realpdebench.files.trajectories import Trajectories
 from r2no.realpdebench.systems import KINDS, Number, System
 
@@ -53,8 +53,8 @@ def override(system: System, *, kind: str, **settings: Any) -> System:
 
 
 def complete(
-    pairs: Sequence[Pair], trajectories: Trajectories, length: int, *, skip: bool
-) -> list[Pair]:
+    pairs: Sequence[WindowStart], trajectories: Trajectories, length: int, *, skip: bool
+) -> list[WindowStart]:
     """The windows whose frames are all there; others raise, or are left out with a warning."""
     there = set(trajectories.names)
     missing = sorted({name for name, _ in pairs} - there)
@@ -78,11 +78,11 @@ def _missing_message(missing: Collection[str], trajectories: Trajectories) -> st
     where = f"These files are absent: {_some(absent)}. " if absent else ""
     return (
         f"The window list names {len(missing)} trajectories that are not there: {_some(missing)}. "
-        f"{where}Fetch them with `r2no data fetch`. "
+        f"{where}Fetch them with `r2no bench fetch`. "
     )
 
 
-def _short_message(short: Sequence[Pair], frames: dict[str, int], length: int) -> str:
+def _short_message(short: Sequence[WindowStart], frames: dict[str, int], length: int) -> str:
     if not short:
         return ""
     name, start = short[0]

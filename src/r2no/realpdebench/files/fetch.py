@@ -142,6 +142,7 @@ def download(
 
 
 def _plan(hub: Hub, repository: Repository, folder: Path, chosen: Callable[[str], object]) -> Plan:
+    """What to fetch at one commit, without what is already here."""
     fixed = repository._replace(revision=hub.commit(repository))
     files = hub.files(fixed)
     wanted = [file for file in files if chosen(file.path)]

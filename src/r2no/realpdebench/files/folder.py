@@ -61,7 +61,7 @@ class Folder:
         if not self.path.is_dir():
             raise DataError(
                 f"There is no folder `{self.path}`. Give the folder that holds `{self.system}/`, "
-                f"or fetch the data with `r2no data fetch --system {self.system}`."
+                f"or fetch the data with `r2no bench fetch --system {self.system}`."
             )
         self._refuse_old_layout(kind)
         raise DataError(

@@ -53,6 +53,7 @@ class HDF5Trajectories(Trajectories):
     def _block(
         self, name: str, column: Column, start: int, stop: int
     ) -> Iterator[NDArray[Any] | None]:
+        """Frames of a column, read from the file's array."""
         array = self._array(name, column)
         if array is None:
             yield None
@@ -70,6 +71,7 @@ class HDF5Trajectories(Trajectories):
         yield block.reshape(*block.shape[:3], len(column.channels))
 
     def _checked_shape(self, name: str) -> Shape:
+        """Frames and grid of a trajectory, the same in all its arrays."""
         shape: Shape | None = None
         for column in self.system.columns:
             array = self._array(name, column)
@@ -88,6 +90,7 @@ class HDF5Trajectories(Trajectories):
         return shape
 
     def _array(self, name: str, column: Column) -> h5py.Dataset | None:
+        """The array of a column; ``None`` where the kind does not hold it."""
         place = self._places.get(column.name)
         if place is None:
             return None

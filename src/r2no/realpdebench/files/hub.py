@@ -93,7 +93,7 @@ class HuggingFaceHub:
         """
         from huggingface_hub import hf_hub_url
         from huggingface_hub.file_download import http_get
-        from huggingface_hub.utils import build_hf_headers
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
         target = folder / file.path
         part = target.with_name(f".{target.name}.{repository.revision[:12]}.part")

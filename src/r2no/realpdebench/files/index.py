@@ -8,7 +8,7 @@ from typing import Any
 
 from r2no.errors import DataError, FileDamagedError
 from r2no.realpdebench.files.folder import GROUPS, Folder
-from r2no.realpdebench.files.splits import Pair, Splits, draw_splits
+from r2no.realpdebench.files.splits import DrawnSplits, WindowStart, draw_splits
 from r2no.realpdebench.systems import System
 from r2no.storage import read_json
 from r2no.torch_files import read_torch
@@ -55,10 +55,10 @@ class Index:
             return "drawn"
         raise DataError(
             f"There is no window list `{self.folder.index(self.kind, 'train')}`. Fetch it with "
-            f"`r2no data fetch --system {self.system.name}`; it is small."
+            f"`r2no bench fetch --system {self.system.name}`; it is small."
         )
 
-    def windows(self, split: str) -> list[Pair]:
+    def windows(self, split: str) -> list[WindowStart]:
         """(trajectory, first frame) of each window, in the released order."""
         source = self.source
         if source == "json":
@@ -74,13 +74,14 @@ class Index:
             return {name for member in members for name in groups[member]}
         return {name for member in members for name in self._parameters(member, test_mode)}
 
-    def _from_json(self, split: str) -> list[Pair]:
+    def _from_json(self, split: str) -> list[WindowStart]:
+        """The windows that the benchmark's list names; an entry of another form is refused."""
         path = self.folder.index(self.kind, split)
         if not path.is_file():
             if self.kind == "real":
                 raise DataError(
                     f"There is no window list `{path}`. Fetch it with "
-                    f"`r2no data fetch --system {self.system.name}`; it is small."
+                    f"`r2no bench fetch --system {self.system.name}`; it is small."
                 )
             warnings.warn(
                 f"`{path}` is not there, so the {split} split of the simulated data is empty, "
@@ -93,7 +94,7 @@ class Index:
         except (KeyError, TypeError, ValueError) as error:
             raise FileDamagedError(f"`{path}` is not a list of windows. Fetch it again.") from error
 
-    def _from_pt(self, split: str) -> list[Pair]:
+    def _from_pt(self, split: str) -> list[WindowStart]:
         paths = [self.folder.mapping(self.kind, part) for part in ("sim_id", "time_id")]
         try:
             names, starts = (load_pt(path)[split] for path in paths)
@@ -104,7 +105,7 @@ class Index:
                 "Fetch them again."
             ) from error
 
-    def _drawn(self) -> Splits:
+    def _drawn(self) -> DrawnSplits:
         warnings.warn(
             f"`{self.folder.path}` holds no released window lists for `{self.kind}` (index JSON or "
             f"mapping .pt). Splits were drawn anew with seed {self.split_seed}: scores are not "

@@ -63,6 +63,7 @@ def _check_end(path: Path, size: int) -> None:
 
 
 def _batch_rows(batch: pa.RecordBatch, base: int, stamp: Stamp, system: System) -> Iterator[Row]:
+    """A row per trajectory with the places of its columns, each checked for its size."""
     batch.validate(full=True)  # lengths and offsets against the buffers that are there
     names = _values(batch, "sim_id", stamp.path)
     shapes = list(

@@ -10,24 +10,27 @@ from dataclasses import dataclass
 from itertools import chain
 from random import Random
 
+from r2no._repr import brief_repr
 from r2no.errors import DataError
 from r2no.realpdebench.systems import Number, System
 
-Pair = tuple[str, int]  # trajectory name, first frame of the window
+WindowStart = tuple[str, int]  # trajectory name, first frame of the window
 Parameters = dict[str, tuple[Number, ...]]
 
 
 @dataclass(frozen=True)
-class Splits:
+class DrawnSplits:
     """Groups of trajectories (name to parameters) and the windows of each split."""
 
     in_dist: Parameters
     out_dist: Parameters
     remain: Parameters
-    windows: dict[str, list[Pair]]
+    windows: dict[str, list[WindowStart]]
+
+    __repr__ = brief_repr
 
 
-def draw_splits(system: System, kind: str, names: Sequence[str], *, seed: int) -> Splits:
+def draw_splits(system: System, kind: str, names: Sequence[str], *, seed: int) -> DrawnSplits:
     """Group ``names`` by their parameters and cut each group into train, val and test windows.
 
     Simulated data keep no trajectory out, and nearly all of their windows are for training.
@@ -43,7 +46,7 @@ def draw_splits(system: System, kind: str, names: Sequence[str], *, seed: int) -
     real = kind == "real"
     wanted = int(total * system.train_ratio) if real else total
     groups = _draw_groups(system, names, held_out=real, random=random)
-    return Splits(*groups, _draw_windows(system, groups, wanted, random))
+    return DrawnSplits(*groups, _draw_windows(system, groups, wanted, random))
 
 
 def _starts(system: System) -> int:
@@ -54,6 +57,7 @@ def _starts(system: System) -> int:
 def _draw_groups(
     system: System, names: Sequence[str], *, held_out: bool, random: Random
 ) -> tuple[Parameters, Parameters, Parameters]:
+    """Trajectories held out inside and outside the parameter range, and the rest."""
     ordered = {name: system.values(name) for name in sorted(names)}
     ordered = dict(sorted(ordered.items(), key=lambda item: item[1]))
     inner, outer = _pools(ordered)
@@ -95,13 +99,14 @@ def _at_edge(value: Number, values: Sequence[Number]) -> bool:
 
 def _draw_windows(
     system: System, groups: tuple[Parameters, Parameters, Parameters], wanted: int, random: Random
-) -> dict[str, list[Pair]]:
+) -> dict[str, list[WindowStart]]:
+    """Windows of the three splits, drawn in the benchmark's order of draws."""
     steps = range(_starts(system) // system.interval)
     held = [[(name, k * system.interval) for name in group for k in steps] for group in groups[:2]]
     trunks = [trunk for name in groups[2] for trunk in _trunks(system, name)]
     random.shuffle(trunks)
-    train: list[Pair] = []
-    other: list[Pair] = []
+    train: list[WindowStart] = []
+    other: list[WindowStart] = []
     for trunk in trunks:
         (train if len(train) < wanted else other).extend(trunk)
     for windows in (*held, train, other):
@@ -114,7 +119,7 @@ def _draw_windows(
     return {"train": train, "val": val, "test": test}
 
 
-def _trunks(system: System, name: str) -> list[list[Pair]]:
+def _trunks(system: System, name: str) -> list[list[WindowStart]]:
     """Stretches of a trajectory that go to one split; starts begin anew in each."""
     length = system.trunk_frames
     return [

@@ -18,7 +18,7 @@ from r2no.realpdebench.files.fingerprint import file_identity
 from r2no.realpdebench.files.folder import Folder, check_version
 from r2no.realpdebench.files.hdf5 import HDF5Trajectories
 from r2no.realpdebench.files.index import Index
-from r2no.realpdebench.files.splits import Pair
+from r2no.realpdebench.files.splits import WindowStart
 from r2no.realpdebench.files.trajectories import Trajectories
 from r2no.realpdebench.protocol.draws import add_noise, draw_mask, window_generator
 from r2no.realpdebench.systems import (
@@ -161,6 +161,12 @@ class RealPDEBench(Dataset[Window]):
         files = sorted(file_identity(stamp) for stamp in stamps)
         return fingerprint(settings, list(names), np.array(starts, np.int64), files)
 
+    def __repr__(self) -> str:
+        return (
+            f"RealPDEBench({self.system.name}, {self.kind}, {self.split}: {len(self)} windows, "
+            f"{self.fields.describe()}, {self.layout})"
+        )
+
     def __len__(self) -> int:
         return len(self.pairs)
 
@@ -197,7 +203,7 @@ class RealPDEBench(Dataset[Window]):
         values = torch.tensor(self.system.values(name), dtype=history.dtype)
         return torch.cat([history, values.expand(*history.shape[:-1], -1)], dim=-1)
 
-    def _listed(self, excluded: set[str]) -> list[Pair]:
+    def _listed(self, excluded: set[str]) -> list[WindowStart]:
         pairs = [pair for pair in self.index.windows(self.split) if pair[0] not in excluded]
         if self.split == "train":
             return pairs
@@ -225,7 +231,7 @@ class RealPDEBench(Dataset[Window]):
 def _shared_counter() -> Tensor:
     """An integer that worker processes see change."""
     counter = torch.zeros((), dtype=torch.int64)
-    counter.share_memory_()  # type: ignore[no-untyped-call]
+    counter.share_memory_()
     return counter
 
 

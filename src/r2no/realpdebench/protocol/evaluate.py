@@ -6,7 +6,7 @@ from r2no import storage
 from r2no._types import Operator
 from r2no.adaptation.model import versions
 from r2no.errors import ConfigError
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.realpdebench.protocol.config import EvaluateConfig
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol, Remembered, score_operators
@@ -17,13 +17,12 @@ from r2no.realpdebench.protocol.windows import check_operator, open_windows
 _CLEAN_BATCH = 16  # clean scores do not depend on it
 
 
-def run_evaluation(config: EvaluateConfig, *, reporter: Reporter | None = None) -> dict[str, Any]:
+def run_evaluation(config: EvaluateConfig, *, reporter: Reporter = SILENT) -> dict[str, Any]:
     """Score a checkpoint or an artifact; an artifact's source is scored beside it.
 
     Returns what is also written to ``config.output``; non-finite scores are strings there, since
     JSON has no numbers for them.
     """
-    reporter = reporter or Reporter(quiet=True)
     operators, source = _operators(config, reporter)
     row = preset(source.system, source.backbone)
     blocks = config.autoregressive or (row.autoregressive if config.compat else 1)

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from r2no._repr import brief_repr
 from r2no._types import PathLike
 from r2no.errors import DataError, R2NOError
 from r2no.realpdebench.files.folder import GROUPS, Folder, check_version
 from r2no.realpdebench.files.index import Index
-from r2no.realpdebench.files.splits import Pair
+from r2no.realpdebench.files.splits import WindowStart
 from r2no.realpdebench.files.trajectories import Shape, Trajectories
 from r2no.realpdebench.protocol.dataset import open_trajectories
 from r2no.realpdebench.systems import KINDS, SPLITS, SYSTEMS, System, choice, lookup
@@ -66,6 +67,8 @@ class Audit:
     systems: tuple[SystemReport, ...]
     problems: tuple[str, ...] = ()
 
+    __repr__ = brief_repr
+
     def to_dict(self) -> dict[str, Any]:
         """The same as plain containers, for JSON."""
         return {**asdict(self), "root": str(self.root)}
@@ -96,6 +99,7 @@ def _system_report(root: Path, name: str) -> SystemReport:
 
 
 def _kind_report(folder: Folder, system: System, kind: str) -> KindReport:
+    """What is there of one kind: recordings, windows, leaks, problems."""
     layouts = folder.layouts(kind)
     expected = system.trajectories[KINDS.index(kind)]
     problems: list[str] = []
@@ -141,7 +145,7 @@ def _shapes(trajectories: Trajectories, problems: list[str]) -> dict[str, Shape]
     return found
 
 
-def _window_lists(index: Index) -> tuple[dict[str, list[Pair]], list[str]]:
+def _window_lists(index: Index) -> tuple[dict[str, list[WindowStart]], list[str]]:
     lists, problems = {}, []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -157,10 +161,11 @@ def _window_lists(index: Index) -> tuple[dict[str, list[Pair]], list[str]]:
 def _missing(
     folder: Folder,
     kind: str,
-    lists: dict[str, list[Pair]],
+    lists: dict[str, list[WindowStart]],
     trajectories: Trajectories | None,
     there: Iterable[str],
 ) -> tuple[str, ...]:
+    """Recordings that lists name and files that belong here, but are not there."""
     if trajectories is None:
         return ()
     listed = {name for pairs in lists.values() for name, _ in pairs}
@@ -170,7 +175,7 @@ def _missing(
     return (*sorted(listed - set(there)), *absent, *files)
 
 
-def find_overlaps(lists: dict[str, list[Pair]], length: int) -> tuple[Overlap, ...]:
+def find_overlaps(lists: dict[str, list[WindowStart]], length: int) -> tuple[Overlap, ...]:
     """Count, for each two splits, windows of ``length`` frames that share a frame."""
     return tuple(
         Overlap(a, b, _sharing(lists[a], lists[b], length), _sharing(lists[b], lists[a], length))
@@ -178,7 +183,7 @@ def find_overlaps(lists: dict[str, list[Pair]], length: int) -> tuple[Overlap, .
     )
 
 
-def _sharing(windows: list[Pair], others: list[Pair], length: int) -> int:
+def _sharing(windows: list[WindowStart], others: list[WindowStart], length: int) -> int:
     """Windows of the first list with a start less than ``length`` from one of the second."""
     starts = defaultdict(list)
     for name, start in others:

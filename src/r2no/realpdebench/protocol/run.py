@@ -6,7 +6,7 @@ from typing import Any
 from r2no import storage
 from r2no.adaptation import adapt
 from r2no.adaptation.model import versions
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.realpdebench.protocol.config import AdaptConfig, TrainConfig
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.sources import (
@@ -30,17 +30,18 @@ ARTIFACT = "model.r2no"
 SUMMARY = "run.json"
 
 
-def run_training(config: TrainConfig, *, reporter: Reporter | None = None) -> dict[str, Any]:
+def run_training(config: TrainConfig, *, reporter: Reporter = SILENT) -> dict[str, Any]:
     """Train, and write the checkpoint of lowest validation RMSE; returns what was written.
 
     Validation is always on the real validation split. A run that was stopped goes on; a second one
     into the same folder waits for the first.
     """
     with sole_run(config.folder / SUMMARY):
-        return _train(config, reporter or Reporter(quiet=True))
+        return _train(config, reporter)
 
 
 def _train(config: TrainConfig, reporter: Reporter) -> dict[str, Any]:
+    """Read the data through once, train, and write checkpoints and a summary."""
     row, work = config.resolved(), config.folder / "run"
     train, validation = _training_windows(config)
     if not work.exists():  # simulated windows without masks, which would hide damaged channels
@@ -100,7 +101,7 @@ def _write_checkpoints(
     return {name: storage.file_sha256(config.folder / name) for name in names}
 
 
-def run_adaptation(config: AdaptConfig, *, reporter: Reporter | None = None) -> Path:
+def run_adaptation(config: AdaptConfig, *, reporter: Reporter = SILENT) -> Path:
     """Fit repair modules on the real training split and the ensemble on the validation split.
 
     Returns the folder of the artifact, which brings its source. A run that was stopped goes on; a
@@ -109,10 +110,11 @@ def run_adaptation(config: AdaptConfig, *, reporter: Reporter | None = None) -> 
     system = source_system(config, config.source)
     folder = config.out or Path("runs") / f"{system}-adapt-{config.source.stem}"
     with sole_run(folder / SUMMARY):
-        return _adapt(config, system, folder, reporter or Reporter(quiet=True))
+        return _adapt(config, system, folder, reporter)
 
 
 def _adapt(config: AdaptConfig, system: str, folder: Path, reporter: Reporter) -> Path:
+    """Read the data through once, adapt, and write the artifact and a summary."""
     train, fit = (open_windows(config, system, "real", split) for split in ("train", "val"))
     if not (folder / "work").exists():
         read_through([train, fit], reporter)

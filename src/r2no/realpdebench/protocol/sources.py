@@ -72,7 +72,7 @@ def start_operator(config: TrainConfig, windows: RealPDEBench, reporter: Reporte
     elif config.backbone == "dpot_s" and not config.small:
         warnings.warn(
             "DPOT starts from random weights; the published protocol starts from its released "
-            "backbone. Fetch it with `r2no checkpoints dpot` and give it as `pretrained`.",
+            "backbone. Fetch it with `r2no bench checkpoints dpot` and give it as `pretrained`.",
             stacklevel=2,
         )
     return Source(PhysicalOperator(network, *statistics), config.system, config.backbone)
@@ -124,8 +124,8 @@ def is_artifact(path: Path) -> bool:
 def _checkpoint(path: Path) -> Checkpoint:
     if not path.is_file():
         raise ConfigError(
-            f"There is no checkpoint `{path}`. Give a file that `r2no train` wrote, or one of "
-            "`r2no checkpoints fetch`."
+            f"There is no checkpoint `{path}`. Give a file that `r2no bench train` wrote, or one "
+            "of `r2no bench checkpoints fetch`."
         )
     return read_checkpoint(path)
 

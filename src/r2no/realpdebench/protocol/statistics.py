@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from r2no._repr import brief_repr
 from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Window, Windows
@@ -34,6 +35,9 @@ class Normalisers(NamedTuple):
     history: Normaliser
     target: Normaliser
 
+    def __repr__(self) -> str:
+        return brief_repr(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Moments:
@@ -43,6 +47,8 @@ class Moments:
     mean: Float[Tensor, " channel"]
     spread: Float[Tensor, " channel"]
     peak: Float[Tensor, " channel"]
+
+    __repr__ = brief_repr
 
     @classmethod
     def of(cls, values: Float[Tensor, "*axes channel"]) -> "Moments":
@@ -75,6 +81,9 @@ class Statistics(NamedTuple):
 
     history: Moments
     target: Moments
+
+    def __repr__(self) -> str:
+        return brief_repr(self)
 
     def normalisers(self, method: str = "gaussian") -> Normalisers:
         """Normalisers of one method."""

@@ -119,12 +119,12 @@ class Counted:
 
     @property
     def origins(self) -> Tensor:
-        """As of the windows."""
+        """Trajectory and first frame of each window, as those of the windows inside."""
         return self._windows.origins
 
     @property
     def fingerprint(self) -> str:
-        """As of the windows."""
+        """The hash of the windows inside."""
         return self._windows.fingerprint
 
     def __len__(self) -> int:

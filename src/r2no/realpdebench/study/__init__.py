@@ -8,7 +8,7 @@ from r2no.realpdebench.study.compare import comparable, compare_sheet
 from r2no.realpdebench.study.config import BenchConfig
 from r2no.realpdebench.study.figures import FIGURES, draw
 from r2no.realpdebench.study.plan import plan_sheet
-from r2no.realpdebench.study.published import published, published_studies
+from r2no.realpdebench.study.printed import published, published_studies
 from r2no.realpdebench.study.results import load_results, results_by_norm, study_values
 from r2no.realpdebench.study.run import Outcome, run_bench
 from r2no.realpdebench.study.sheets import FORMATS, Sheet

@@ -9,7 +9,7 @@ import torch
 from r2no.adaptation import AdaptSettings
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.sources import build_network
-from r2no.repair import RepairUNet
+from r2no.repair_loop import RepairUNet
 
 _REPEATS = 2
 

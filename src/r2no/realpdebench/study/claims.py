@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from r2no.realpdebench.study.studies import BACKBONES, METRIC_NAMES, SYSTEM_NAMES, Study
-from r2no.realpdebench.study.values import FINAL, SELECTED, Pair, Values
+from r2no.realpdebench.study.values import FINAL, SELECTED, BackboneSystem, Values
 
 _NAMED = 5  # as many exceptions are named
 
@@ -118,6 +118,7 @@ def _sums(wanted: Study, values: Values, metrics: tuple[str, ...]) -> Iterator[s
 
 
 def _base(wanted: Study, values: Values, metrics: tuple[str, ...]) -> Iterator[str]:
+    """How often, and for which pair most and least, the base column helps."""
     yield from _sums(wanted, values, metrics)
     for metric in metrics:
         pairs = values.pairs(("r2no", "no_base"), metric)
@@ -141,12 +142,12 @@ def _base(wanted: Study, values: Values, metrics: tuple[str, ...]) -> Iterator[s
         )
 
 
-def _gain(values: Values, pair: Pair, metric: str) -> float:
+def _gain(values: Values, pair: BackboneSystem, metric: str) -> float:
     with_it = values.numbers[(*pair, "r2no", metric)]
     return 100 * (1 - with_it / values.numbers[(*pair, "no_base", metric)])
 
 
-def _pair(pair: Pair) -> str:
+def _pair(pair: BackboneSystem) -> str:
     return f"{BACKBONES[pair[0]]} on {SYSTEM_NAMES[pair[1]]}"
 
 
@@ -165,6 +166,7 @@ def _columns(wanted: Study, values: Values, metrics: tuple[str, ...]) -> Iterato
 
 
 def _ridge(wanted: Study, values: Values, metrics: tuple[str, ...]) -> Iterator[str]:
+    """How the error changes over the sweep, and whether the chosen value is its best."""
     rows = [row for row in values.rows() if row != "finetuned"]
     for metric in metrics:
         pairs = values.pairs(("finetuned", *rows), metric)

@@ -2,7 +2,7 @@
 
 import math
 
-from r2no.realpdebench.study.published import published, published_studies
+from r2no.realpdebench.study.printed import published, published_studies
 from r2no.realpdebench.study.results import Results, spectral_norm, study_values
 from r2no.realpdebench.study.sheets import Cell, Sheet, cells
 from r2no.realpdebench.study.studies import BACKBONES, METRIC_NAMES, SYSTEM_NAMES, study
@@ -52,6 +52,7 @@ def _norm(results: Results) -> str:
 
 
 def _notes(presets: set[str], differences: dict[str, list[float]]) -> tuple[str, ...]:
+    """What the differences are of, and how large they are for each norm."""
     notes = ["Ours and Published are in the table's units, Difference in physical ones."]
     notes += [f"Spectral loss of ours: norm={norm}, {NORMS[norm]}." for norm in differences]
     if presets != {"paper"}:

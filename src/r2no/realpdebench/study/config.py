@@ -29,8 +29,8 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
 
     ``preset="paper"`` is the published setting, ``"mini"`` the same code on small synthetic data
     with small networks. ``checkpoints`` holds released weights, SYSTEM/BACKBONE/PARADIGM.pth, as
-    ``r2no checkpoints fetch`` writes them; what is not there is trained, and a file of which the
-    paper says that it does not work is used with ``accept`` only. ``dpot`` is DPOT's released
+    ``r2no bench checkpoints fetch`` writes them; what is not there is trained, and a file of which
+    the paper says that it does not work is used with ``accept`` only. ``dpot`` is DPOT's released
     backbone. ``compat``, ``extent``, ``norm`` and ``weight_exponent`` switch the ambiguous points
     of docs/reproduction.md; results of both norms stand beside each other below ``out``.
     """
@@ -78,7 +78,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
         if config.preset == "paper" and config.data is None:
             raise ConfigError(
                 "`preset=paper` needs the benchmark's data: give `--data ROOT` (fetch it with "
-                "`r2no data fetch`), or use `--preset mini`."
+                "`r2no bench fetch`), or use `--preset mini`."
             )
         return config
 

@@ -60,6 +60,7 @@ def _diagnostic(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]
 
 
 def _theory(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
+    """The estimates of one pair, or dashes for a result of the first format."""
     if not has_theory(content):
         yield cells(*["-"] * 12)
         return
@@ -76,7 +77,8 @@ def _theory(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
 
 def has_theory(content: dict[str, Any]) -> bool:
     """Whether a result holds today's estimates, not those of the first format."""
-    return content["format"] == FORMAT
+    result: bool = content["format"] == FORMAT
+    return result
 
 
 def _digits(value: float) -> str:
@@ -104,6 +106,7 @@ def load_fields(content: dict[str, Any], run: Path) -> tuple[dict[str, Any], dic
 
 
 def _cost(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
+    """Evaluations, seconds and parameters of each method on one pair."""
     cost, members = content["cost"], content["members"]
     second = cost["seconds_per_window"]
     module, weights = cost["module_parameters"], cost["ensemble_weights"]

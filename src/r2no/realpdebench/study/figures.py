@@ -104,6 +104,7 @@ def _qualitative(results: Results, run: Path, out: Path) -> list[Path]:
 
 
 def _columns(results: Results, run: Path, out: Path) -> list[Path]:
+    """Error against the number of columns, relative to all of them."""
     wanted = study("columns")
     values = study_values(wanted, results)
     rows, curves = values.rows(), []
@@ -123,6 +124,7 @@ def _columns(results: Results, run: Path, out: Path) -> list[Path]:
 
 
 def _ridge(results: Results, run: Path, out: Path) -> list[Path]:
+    """Error against the penalty by backbone, with the chosen values starred."""
     wanted = study("ridge")
     values = study_values(wanted, results)
     rows = [row for row in values.rows() if row != "finetuned"]
@@ -148,6 +150,7 @@ def _ridge(results: Results, run: Path, out: Path) -> list[Path]:
 
 
 def _theory(results: Results, run: Path, out: Path) -> list[Path]:
+    """Errors along the loop beside the bound, a figure per pair."""
     paths = []
     for content in _finetuned(results):
         found = content["theory"]["contraction"]

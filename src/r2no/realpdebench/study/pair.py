@@ -33,7 +33,7 @@ _SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
-class Place:
+class Pair:
     """A pair and the files it owns."""
 
     config: BenchConfig
@@ -43,7 +43,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Of files and messages."""
+        """What files and messages call the pair."""
         return f"{self.system}-{self.backbone}-{self.source}"
 
     @property
@@ -67,16 +67,16 @@ class Place:
         )
 
     def folder(self, key: str) -> Path:
-        """Of the adaptation."""
+        """Where the adaptation of the pair is kept."""
         return self.config.out / "adapt" / f"{self.name}-{key[:12]}"
 
     def windows(self) -> dict[str, RealPDEBench]:
-        """The real splits."""
+        """The windows of the three real splits, by their names."""
         config = self.config.benchmark(self.system, self.backbone)
         return {split: open_windows(config, self.system, "real", split) for split in _SPLITS}
 
 
-def is_done(place: Place, key: str) -> bool:
+def is_done(place: Pair, key: str) -> bool:
     """Whether the pair's result is there, of today's format, and belongs to this key."""
     if not (place.result.is_file() and place.fields.is_file()):
         return False
@@ -84,7 +84,7 @@ def is_done(place: Place, key: str) -> bool:
     return (found.get("format"), found.get("key")) == (FORMAT, key)
 
 
-def run_pair(place: Place, checkpoint: Path, reporter: Reporter) -> bool:
+def run_pair(place: Pair, checkpoint: Path, reporter: Reporter) -> bool:
     """Do what is missing of a pair; returns whether anything was.
 
     A second process waits for the first, and then finds nothing missing.
@@ -99,12 +99,13 @@ def run_pair(place: Place, checkpoint: Path, reporter: Reporter) -> bool:
 
 
 def _run(
-    place: Place,
+    place: Pair,
     checkpoint: Path,
     windows: dict[str, RealPDEBench],
     key: str,
     reporter: Reporter,
 ) -> None:
+    """Adapt the pair if that is not done, score it and write its result."""
     config = place.config.benchmark(place.system, place.backbone)
     cache = place.config.out / "statistics"
     source = open_source(config, checkpoint, cache=cache, reporter=reporter)
@@ -116,7 +117,7 @@ def _run(
 
 
 def score_pair(
-    place: Place,
+    place: Pair,
     key: str,
     model: AdaptedModel,
     windows: Mapping[str, Windows],
@@ -139,7 +140,7 @@ def score_pair(
 
 
 def _adapted(
-    place: Place, source: Source, windows: dict[str, RealPDEBench], key: str, reporter: Reporter
+    place: Pair, source: Source, windows: dict[str, RealPDEBench], key: str, reporter: Reporter
 ) -> AdaptedModel:
     """The adapted model, made with one pass over the fit split unless it is there.
 
@@ -162,12 +163,13 @@ def _adapted(
 
 
 def _result(
-    place: Place,
+    place: Pair,
     model: AdaptedModel,
     chosen: StudyReadouts,
     found: TestPass,
     windows: Mapping[str, Windows],
 ) -> dict[str, Any]:
+    """What a pair's file holds: scores, choices, cost and where they come from."""
     config, loops = place.config, model.loops
     return {
         "system": place.system,
@@ -196,6 +198,7 @@ def _checkpoints(model: AdaptedModel) -> int:
 
 
 def _cost(model: AdaptedModel, found: TestPass, windows: int) -> dict[str, Any]:
+    """Parameters, cells, seconds and memory, as the table of costs needs them."""
     loops, seconds = model.loops, found.seconds
     members, steps = len(loops.modules), loops.steps
     unit = 1 if sys.platform == "darwin" else 1024

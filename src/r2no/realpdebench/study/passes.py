@@ -84,7 +84,7 @@ class Scorer:
 
     @torch.no_grad()
     def run(self, reporter: Reporter) -> TestPass:
-        """The pass."""
+        """Score every readout in one pass over the windows."""
         seen = torch.zeros(len(self.windows.fields.channels), dtype=torch.bool)
         self.clock = _Clock()
         with reporter.step("all readouts on test", len(self.windows)) as step:
@@ -105,6 +105,7 @@ class Scorer:
         )
 
     def _batch(self, numbers: range, window: Window) -> None:
+        """Score one batch: roll the loops out once and feed every readout and observer."""
         loops = self.model.loops
         source = self.model.source(window.history)
         self.clock.charge("source")

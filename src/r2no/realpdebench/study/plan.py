@@ -12,7 +12,7 @@ from r2no.realpdebench.protocol.run import ARTIFACT, CHECKPOINT
 from r2no.realpdebench.protocol.sources import is_artifact
 from r2no.realpdebench.study.calibration import Speeds, calibrate_backbone, calibrate_repair
 from r2no.realpdebench.study.config import BenchConfig
-from r2no.realpdebench.study.pair import Place, is_done
+from r2no.realpdebench.study.pair import Pair, is_done
 from r2no.realpdebench.study.run import prepare_data
 from r2no.realpdebench.study.sheets import Sheet, cells
 from r2no.realpdebench.study.sources import check_sources, finished, released, source_config
@@ -26,7 +26,7 @@ _NUMBERS = ("evaluations", "minutes", "disk MB")
 class PairPlan:
     """What one pair still needs; ``updates`` are of backbones, each of ``batch`` windows."""
 
-    place: Place
+    place: Pair
     states: tuple[str, str, str]
     updates: int
     batch: int
@@ -48,7 +48,7 @@ def plan_sheet(config: BenchConfig, *, jobs: int = 1, calibrate: bool = True) ->
     timer = _Timer(config) if calibrate else None
     rows, seconds, evaluations, disk = [], 0.0, 0, 0.0
     plans = [
-        pair_plan(Place(config, system, backbone, source))
+        pair_plan(Pair(config, system, backbone, source))
         for system, backbone in config.units()
         for source in config.sources_of(backbone)
     ]
@@ -74,7 +74,7 @@ def plan_sheet(config: BenchConfig, *, jobs: int = 1, calibrate: bool = True) ->
     return Sheet(title, tuple(("", t) for t in (*_TITLES, *_NUMBERS)), tuple(rows), tuple(notes))
 
 
-def pair_plan(place: Place) -> PairPlan:
+def pair_plan(place: Pair) -> PairPlan:
     """What one pair still needs."""
     settings = place.config.adapt()
     windows = place.windows()
@@ -97,7 +97,7 @@ def pair_plan(place: Place) -> PairPlan:
     return PairPlan(place, (checkpoint, adaptation, scores), updates, batch, trained, rolled, disk)
 
 
-def _checkpoint_state(place: Place) -> tuple[str, int, int, Path | None]:
+def _checkpoint_state(place: Pair) -> tuple[str, int, int, Path | None]:
     """State, updates and batch of the trainings that are missing, and the file if it is there."""
     config, system, backbone = place.config, place.system, place.backbone
     chain: tuple[SourceName, ...] = ("pretrained",)
@@ -150,7 +150,7 @@ def _memory(config: BenchConfig) -> float:
     settings, largest = config.adapt(), 0.0
     columns = settings.members * settings.repair.steps + 2
     for system in config.systems:
-        fields = Place(config, system, config.backbones[0], "finetune").windows()["val"].fields
+        fields = Pair(config, system, config.backbones[0], "finetune").windows()["val"].fields
         channels = len(fields.measured)
         points = math.prod(fields.grid) * fields.horizon_frames * channels
         spectra = 4 * settings.batch_size * points * columns
@@ -169,17 +169,17 @@ class _Timer:
         self._config = config
 
     def _repair(self, system: str) -> Speeds:
-        place = Place(self._config, system, self._config.backbones[0], "finetune")
+        place = Pair(self._config, system, self._config.backbones[0], "finetune")
         return calibrate_repair(place.windows()["val"], self._settings)
 
     def _backbone(self, system: str, backbone: str) -> float:
-        windows = Place(self._config, system, backbone, "finetune").windows()["val"]
+        windows = Pair(self._config, system, backbone, "finetune").windows()["val"]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return calibrate_backbone(windows, backbone, small=self._small)
 
     def seconds(self, plan: PairPlan) -> float:
-        """Of one pair."""
+        """What one pair takes, from the unit costs."""
         speeds = self.repair(plan.place.system)
         total = plan.trained * speeds.training + plan.rolled * speeds.evaluation
         if plan.updates:

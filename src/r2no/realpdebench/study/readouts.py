@@ -48,6 +48,7 @@ def _light(ensemble: FittedEnsemble) -> FittedEnsemble:
 
 
 def _partitions(full: FittedEnsemble) -> dict[str, FittedEnsemble]:
+    """The ensemble with one axis of the partition dropped at a time."""
     cells = full.cells
 
     def without(*, radial: int, angular: int, shared: bool = False) -> FittedEnsemble:

@@ -13,10 +13,10 @@ import torch
 
 from r2no import storage
 from r2no.locks import sole_writer
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.realpdebench.files.tiny import write_tiny
 from r2no.realpdebench.study.config import BenchConfig
-from r2no.realpdebench.study.pair import Place, run_pair
+from r2no.realpdebench.study.pair import Pair, run_pair
 from r2no.realpdebench.study.sources import check_sources, obtain_source
 
 Unit = tuple[str, str]
@@ -36,7 +36,7 @@ def run_bench(
     *,
     jobs: int = 1,
     threads: int | None = None,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> list[Outcome]:
     """Run what is missing of a study and return what became of each pair.
 
@@ -48,7 +48,6 @@ def run_bench(
         threads: Threads of each process; default the cores shared out among them.
         reporter: Where progress is shown.
     """
-    reporter = reporter or Reporter(quiet=True)
     check_sources(config)
     prepare_data(config)
     storage.write_json(config.out / "study.json", config.model_dump(mode="json"))
@@ -76,7 +75,7 @@ def run_unit(config: BenchConfig, unit: Unit, reporter: Reporter) -> list[Outcom
     system, backbone = unit
     outcomes = []
     for source in config.sources_of(backbone):
-        place = Place(config, system, backbone, source)
+        place = Pair(config, system, backbone, source)
         note = config.out / "failures" / f"{place.name}.txt"
         try:
             checkpoint = obtain_source(config, system, backbone, source, reporter)
@@ -94,6 +93,7 @@ def run_unit(config: BenchConfig, unit: Unit, reporter: Reporter) -> list[Outcom
 def _work_through(
     config: BenchConfig, jobs: int, threads: int | None, reporter: Reporter
 ) -> Iterator[tuple[Unit, list[Outcome]]]:
+    """Run the units one after another, or several at once in processes."""
     if jobs <= 1:
         if threads is not None:
             torch.set_num_threads(threads)
@@ -145,7 +145,7 @@ def _outcome(config: BenchConfig, unit: Unit, future: "Future[list[Outcome]]") -
     if error is None:
         return future.result()
     text = f"({type(error).__name__}: {error})"
-    names = [Place(config, *unit, source).name for source in config.sources_of(unit[1])]
+    names = [Pair(config, *unit, source).name for source in config.sources_of(unit[1])]
     return [Outcome(name, "failed", text) for name in names]
 
 
@@ -154,4 +154,4 @@ def _start(threads: int) -> None:
 
 
 def _in_process(config: BenchConfig, unit: Unit) -> list[Outcome]:
-    return run_unit(config, unit, Reporter(quiet=True))
+    return run_unit(config, unit, SILENT)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from r2no._repr import brief_repr
 from r2no.realpdebench.systems import choice
 
 FORMATS = ("md", "latex", "csv")
@@ -30,13 +31,15 @@ class Sheet:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
 
+    __repr__ = brief_repr
+
     def render(self, form: str = "md") -> str:
         """The table as text in one of ``FORMATS``."""
         return _WRITERS[choice("format", form, FORMATS)](self)
 
 
 def cells(*texts: object) -> tuple[Cell, ...]:
-    """Plain cells."""
+    """Cells without marks, of anything that can be printed."""
     return tuple(Cell(str(text)) for text in texts)
 
 
@@ -55,6 +58,7 @@ def _line(parts: object) -> str:
 
 
 def _latex(sheet: Sheet) -> str:
+    """The sheet as a LaTeX table, a rule between the blocks of its first column."""
     count = len(sheet.header)
     lines = [f"% {note}" for note in sheet.notes]
     lines += [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(sheet.title)}}}"]

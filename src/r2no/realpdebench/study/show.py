@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from r2no.realpdebench.study.details import detail_sheet
-from r2no.realpdebench.study.published import published
+from r2no.realpdebench.study.printed import published
 from r2no.realpdebench.study.results import load_results, study_values
 from r2no.realpdebench.study.sheets import Sheet
 from r2no.realpdebench.study.studies import SCORED, study

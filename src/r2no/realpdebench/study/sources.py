@@ -11,7 +11,7 @@ from r2no.realpdebench.protocol.config import TrainConfig
 from r2no.realpdebench.protocol.run import CHECKPOINT, SUMMARY, run_training
 from r2no.realpdebench.protocol.windows import open_windows
 from r2no.realpdebench.study.config import BenchConfig
-from r2no.realpdebench.study.published import published
+from r2no.realpdebench.study.printed import published
 from r2no.realpdebench.study.studies import BACKBONES, SourceName
 
 PARADIGM: dict[SourceName, str] = {"pretrained": "numerical", "finetune": "finetune"}
@@ -48,9 +48,9 @@ def _refusal(path: Path, system: str, backbone: str) -> ConfigError:
     return ConfigError(
         f"`{path}` is a released file of which the paper says that it does not work: its authors "
         f"finetuned {BACKBONES[backbone]} themselves (RMSE {printed:.5f} on {system}). Remove it "
-        "to have the network finetuned here, put a checkpoint of `r2no train` in its place, or "
-        "use it all the same with `--accept`; `r2no bench compare` then sets its RMSE beside the "
-        "printed one."
+        "to have the network finetuned here, put a checkpoint of `r2no bench train` in its place, "
+        "or use it all the same with `--accept`; `r2no bench compare` then sets its RMSE beside "
+        "the printed one."
     )
 
 

@@ -64,6 +64,7 @@ def _cell(
     shown: tuple[str, ...],
     metric: str,
 ) -> Cell:
+    """A value with its marks: best of the shown rows, dagger, star."""
     value = values.get(pair, row, metric)
     if value is None:
         return Cell(_MISSING)

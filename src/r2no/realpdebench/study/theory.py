@@ -15,7 +15,7 @@ from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import contraction_report, selection_price
 from r2no.ensemble.diagnostics import ContractionReport
 from r2no.progress import Reporter
-from r2no.repair import completed_target
+from r2no.repair_loop import completed_target
 from r2no.spectral import cell_energy
 
 WINDOWS = 8
@@ -41,7 +41,7 @@ class Contraction:
         self.evaluations = 0
 
     def begin(self, numbers: range, window: Window, source: Tensor) -> None:
-        """Start a batch."""
+        """Forget the last batch; the next calls are of this one."""
         self._places = [place for place, number in enumerate(numbers) if number in self._numbers]
         self._window, self._iterates = window, []
         if self._places:
@@ -133,7 +133,8 @@ def errors_by_trajectory(
                     error = torch.where(window.mask[..., measured], error, 0)
                 total[:, depth].index_add_(0, place, cell_energy(error, cells))
             step.advance(len(numbers))
-    return total / origins.bincount()[:, None, None, None]
+    result: Tensor = total / origins.bincount()[:, None, None, None]
+    return result
 
 
 def selection_summary(

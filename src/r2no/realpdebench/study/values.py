@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from r2no.realpdebench.study.studies import BACKBONES, SCALES, SYSTEM_NAMES
 
 #: Backbone and system.
-Pair = tuple[str, str]
+BackboneSystem = tuple[str, str]
 
 DIGITS = 3
 #: IRNO at the depth that the fit split selected, and at the final one.
@@ -30,14 +30,14 @@ class Values:
     labels: Mapping[str, str] = field(default_factory=dict)
     starred: frozenset[tuple[str, str, str]] = frozenset()
     budgets: Mapping[str, int] = field(default_factory=dict)
-    depths: Mapping[Pair, tuple[int, int]] = field(default_factory=dict)
+    depths: Mapping[BackboneSystem, tuple[int, int]] = field(default_factory=dict)
 
-    def get(self, pair: Pair, row: str, metric: str) -> float | None:
-        """One score, or None."""
+    def get(self, pair: BackboneSystem, row: str, metric: str) -> float | None:
+        """A score of a row on a pair; ``None`` where there is none."""
         return self.numbers.get((*pair, row, metric))
 
     def rows(self) -> tuple[str, ...]:
-        """The rows in order."""
+        """The rows in the order of the table."""
         return tuple(dict.fromkeys(key[2] for key in self.numbers))
 
     def backbones(self) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ class Values:
         found = {key[1] for key in self.numbers}
         return tuple(name for name in SYSTEM_NAMES if name in found)
 
-    def pairs(self, rows: Iterable[str], metric: str) -> list[Pair]:
+    def pairs(self, rows: Iterable[str], metric: str) -> list[BackboneSystem]:
         """The pairs that have all of ``rows``; sums are always over such pairs."""
         wanted = tuple(rows)
         return [
@@ -60,7 +60,7 @@ class Values:
             if all((backbone, system, row, metric) in self.numbers for row in wanted)
         ]
 
-    def total(self, row: str, metric: str, pairs: Iterable[Pair]) -> float:
+    def total(self, row: str, metric: str, pairs: Iterable[BackboneSystem]) -> float:
         """Sum of a row over pairs."""
         return math.fsum(self.numbers[(*pair, row, metric)] for pair in pairs)
 
@@ -70,7 +70,7 @@ class Values:
         before = self.total(reference, metric, pairs)
         return 100 * (1 - self.total(row, metric, pairs) / before) if before else float("nan")
 
-    def below(self, row: str, other: str, metric: str) -> list[Pair]:
+    def below(self, row: str, other: str, metric: str) -> list[BackboneSystem]:
         """Pairs in which ``row`` is lower than ``other``."""
         return [
             pair
@@ -82,20 +82,20 @@ class Values:
         """In how many pairs ``row`` is lower than ``other``."""
         return len(self.below(row, other, metric))
 
-    def at_final_depth(self, metrics: Iterable[str]) -> list[Pair]:
+    def at_final_depth(self, metrics: Iterable[str]) -> list[BackboneSystem]:
         """Pairs in which the fit split selected the final depth, ℓ* = L.
 
         Where ℓ* is not known (the paper prints none), those whose scores at ℓ* and at L agree.
         """
 
-        def final(pair: Pair) -> bool:
+        def final(pair: BackboneSystem) -> bool:
             if pair in self.depths:
                 return self.depths[pair][0] == self.depths[pair][1]
             return all(self.get(pair, SELECTED, m) == self.get(pair, FINAL, m) for m in metrics)
 
         return [pair for pair in self.pairs((SELECTED, FINAL), "rmse") if final(pair)]
 
-    def best(self, pair: Pair, rows: Iterable[str], metric: str) -> set[str]:
+    def best(self, pair: BackboneSystem, rows: Iterable[str], metric: str) -> set[str]:
         """The rows of lowest printed value; ties at that precision are all best."""
         shown = {
             row: printed(value, metric)

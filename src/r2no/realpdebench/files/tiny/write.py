@@ -8,7 +8,7 @@ import torch
 from r2no._types import PathLike
 from r2no.errors import StorageError
 from r2no.realpdebench.files.folder import GROUPS, Folder
-from r2no.realpdebench.files.splits import Parameters, Splits, draw_splits
+from r2no.realpdebench.files.splits import DrawnSplits, Parameters, draw_splits
 from r2no.realpdebench.files.tiny import tables
 from r2no.realpdebench.files.tiny.flame import flame
 from r2no.realpdebench.files.tiny.plans import PLANS, tiny_system
@@ -62,6 +62,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _write_system(root: Path, name: str, *, seed: int, frames: int, layouts: Sequence[str]) -> None:
+    """Fields, lists and settings of one system, in the formats asked for."""
     folder = Folder(root, name)
     folder.path.mkdir()
     for kind in KINDS:
@@ -80,6 +81,7 @@ def _write_system(root: Path, name: str, *, seed: int, frames: int, layouts: Seq
 def _write_fields(
     folder: Folder, kind: str, *, seed: int, frames: int, raw: bool
 ) -> list[tables.Rows]:
+    """Make every trajectory, as rows of a table and, if ``raw``, as files."""
     name, rows = folder.system, []
     if raw:
         folder.raw(kind).mkdir(exist_ok=True)
@@ -99,7 +101,7 @@ def _write_fields(
     return rows
 
 
-def _write_index(folder: Folder, kind: str, drawn: Splits) -> None:
+def _write_index(folder: Folder, kind: str, drawn: DrawnSplits) -> None:
     for group, members in _groups(drawn).items():
         ordered = {name: list(members[name]) for name in sorted(members)}
         write_json(folder.group(kind, group), ordered)
@@ -109,7 +111,7 @@ def _write_index(folder: Folder, kind: str, drawn: Splits) -> None:
             write_json(folder.index(kind, split), content)
 
 
-def _write_mappings(folder: Folder, kind: str, drawn: Splits) -> None:
+def _write_mappings(folder: Folder, kind: str, drawn: DrawnSplits) -> None:
     for group, members in _groups(drawn).items():
         torch.save(members, folder.group(kind, group, "pt"))
     for position, content in enumerate(("sim_id", "time_id")):
@@ -117,7 +119,7 @@ def _write_mappings(folder: Folder, kind: str, drawn: Splits) -> None:
         torch.save(lists, folder.mapping(kind, content))
 
 
-def _groups(drawn: Splits) -> dict[str, Parameters]:
+def _groups(drawn: DrawnSplits) -> dict[str, Parameters]:
     return dict(zip(GROUPS, (drawn.in_dist, drawn.out_dist, drawn.remain), strict=True))
 
 
@@ -132,6 +134,7 @@ def _channels(name: str, frames: int) -> dict[str, list[dict[str, object]]]:
 
 
 def _settings(name: str, frames: int, seed: int) -> dict[str, int]:
+    """The numbers that readers need to know of small data, under the benchmark's names."""
     system = tiny_system(name, frames)
     return {
         "seed": seed,

@@ -72,7 +72,8 @@ class _Up(nn.Module):
 
     def forward(self, values: Tensor, skip: Tensor) -> Tensor:
         larger = F.interpolate(values, scale_factor=2, mode="bilinear", align_corners=True)
-        return self.blocks(torch.cat([skip, self.conv(larger)], dim=1))
+        result: Tensor = self.blocks(torch.cat([skip, self.conv(larger)], dim=1))
+        return result
 
 
 class RepairUNet(nn.Module):
@@ -117,6 +118,13 @@ class RepairUNet(nn.Module):
         nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
         _channels_last(self)
 
+    def __repr__(self) -> str:
+        number = sum(parameter.numel() for parameter in self.parameters())
+        return (
+            f"RepairUNet({self.history_channels} + {self.field_channels} -> {self.field_channels} "
+            f"channels, width {self.width}, depth {self.depth}, {number:,} parameters)"
+        )
+
     def forward(
         self,
         history: Float[Tensor, "batch history_time height width history_channel"],
@@ -146,7 +154,10 @@ class RepairUNet(nn.Module):
         for up in self.up:
             values = up(values, skips.pop())
         result = self.last(values)[..., :height, :width].to(estimate.dtype)
-        return result.permute(0, 2, 3, 1).unflatten(-1, (time, channels)).permute(0, 3, 1, 2, 4)
+        answer: Tensor = (
+            result.permute(0, 2, 3, 1).unflatten(-1, (time, channels)).permute(0, 3, 1, 2, 4)
+        )
+        return answer
 
     def folded(self) -> "RepairUNet":
         """A copy for evaluation with BatchNorm folded into the convolutions."""

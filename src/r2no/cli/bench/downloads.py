@@ -4,7 +4,14 @@ import typer
 
 from r2no.cli.app import console
 from r2no.realpdebench.files import fetch
-from r2no.realpdebench.files.hub import Hub
+from r2no.realpdebench.files.hub import Hub, HuggingFaceHub
+
+__all__ = ["connect", "fetch", "run_plan"]
+
+
+def connect(endpoint: str | None) -> Hub:
+    """The hub that the benchmark is fetched from."""
+    return HuggingFaceHub(endpoint)
 
 
 def run_plan(plan: fetch.Plan, hub: Hub, *, yes: bool) -> None:

@@ -1,16 +1,17 @@
-"""``r2no train``: a backbone on one system, by the published protocol."""
+"""``r2no bench train``: a backbone on one system, by the published protocol."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from r2no.cli import options
-from r2no.cli.app import app, console
+from r2no.cli.app import say
+from r2no.cli.bench import options
+from r2no.cli.bench.app import bench_app
 from r2no.progress import Reporter
 
 
-@app.command()
+@bench_app.command()
 def train(
     config: options.ConfigFile = None,
     system: options.System = None,
@@ -55,17 +56,15 @@ def train(
 
     Selects by RMSE on the real validation split. A run that is stopped goes on where it was.
 
-    Example: r2no train --system cylinder --backbone fno --data ROOT --paradigm numerical
+    Example: r2no bench train --system cylinder --backbone fno --data ROOT --paradigm numerical
     """
     given = options.given(locals())
     from r2no.realpdebench.protocol import TrainConfig, read_config, run_training
 
     found = run_training(read_config(TrainConfig, *given), reporter=Reporter())
     path = found["checkpoint"]
-    console.print(
+    say(
         f"Validation RMSE {found['best_validation_rmse']:.6g} at update {found['best_update']}. "
-        f"Wrote {path}. Adapt it with `r2no adapt --source {path} --data ROOT`, "
-        f"score it with `r2no evaluate {path} --data ROOT`.",
-        highlight=False,
-        soft_wrap=True,
+        f"Wrote {path}. Adapt it with `r2no bench adapt --source {path} --data ROOT`, "
+        f"score it with `r2no bench evaluate {path} --data ROOT`."
     )

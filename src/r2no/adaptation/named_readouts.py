@@ -49,7 +49,7 @@ def readouts(model: AdaptedModel) -> dict[str, FittedEnsemble]:
         }
     for fewer in ({0} if free else set()) | ({1} if members else set()):
         if fewer < members:
-            found[f"r2no_m{fewer}"] = model.for_members(fewer)
+            found[f"r2no_m{fewer}"] = ensemble.derive(members=fewer)
     return found | {f"r2no_m{members}": ensemble}
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from r2no import checks
-from r2no._types import Number
+from r2no._types import Field, History, Number
 from r2no.errors import ShapeError
 
 
@@ -22,7 +22,7 @@ class RepairModule(Protocol):
     """
 
     def __call__(self, history: Tensor, estimate: Tensor, /) -> Tensor:
-        """The correction."""
+        """The correction Φ_θ(X, h) of an estimate, before it is scaled by the step."""
         ...
 
 
@@ -34,12 +34,12 @@ def correction_at(module: RepairModule, history: Tensor) -> Callable[[Tensor], T
 
 def repair_steps(
     module: RepairModule,
-    history: Float[Tensor, "batch history_time *space_history_channel"],
-    estimate: Float[Tensor, "batch time *space_channel"],
+    history: History,
+    estimate: Field,
     *,
     steps: int,
     step_size: Number,
-) -> Iterator[Float[Tensor, "batch time *space_channel"]]:
+) -> Iterator[Field]:
     """Iterate (M3), h_{ℓ+1} = h_ℓ + α Φ_θ(X, h_ℓ), and yield h_0, h_1, ..., h_L as they appear.
 
     Memory does not grow with depth unless the caller keeps them. Non-finite values are passed on;
@@ -55,8 +55,8 @@ def repair_steps(
 
 def repair(
     module: RepairModule,
-    history: Float[Tensor, "batch history_time *space_history_channel"],
-    estimate: Float[Tensor, "batch time *space_channel"],
+    history: History,
+    estimate: Field,
     *,
     steps: int = 12,
     step_size: Number = 0.2,

@@ -22,8 +22,8 @@ from r2no.adaptation.model import AdaptedModel, versions
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Windows, batches
 from r2no.errors import ConfigError, EmptySplitError, FingerprintError, GridMismatchError
-from r2no.progress import Reporter
-from r2no.repair import RepairUNet
+from r2no.progress import SILENT, Reporter
+from r2no.repair_loop import RepairUNet
 from r2no.spectral import FourierCells
 from r2no.training import (
     SourceCache,
@@ -228,11 +228,8 @@ def _recordings(train: Windows, fit: Windows) -> int | None:
     return count if count < _trajectories(train) else None
 
 
-def update(
-    model: AdaptedModel, windows: Windows, *, reporter: Reporter | None = None
-) -> AdaptedModel:
-    """Add new fit data to a model: one pass over ``windows``, then the sums are pooled."""
-    reporter = reporter or Reporter(quiet=True)
+def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILENT) -> AdaptedModel:
+    """What :meth:`AdaptedModel.update` returns: one pass over ``windows``, then sums are pooled."""
     _common_fields(windows, windows)
     if not windows.fields.agrees(model.fields):
         raise GridMismatchError(
@@ -311,6 +308,7 @@ def _train_member(
     work: Path,
     reporter: Reporter,
 ) -> None:
+    """Train one repair module in a folder of its own, with a seed of its own."""
     repair, seed = settings.repair, settings.seed + number
     train_repair(
         module,
@@ -325,6 +323,7 @@ def _train_member(
 
 
 def _common_fields(train: Windows, fit: Windows) -> Fields:
+    """What both splits agree on; splits that differ, or have no windows, are refused."""
     for name, windows in (("train", train), ("fit", fit)):
         checks.instance(name, windows, Windows)  # type: ignore[type-abstract]
         if len(windows) == 0:

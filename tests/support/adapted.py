@@ -11,7 +11,7 @@ from r2no.data import ArrayWindows
 from r2no.ensemble import Columns, FitPlan, FittedEnsemble, GramSums
 from r2no.report import Evaluation, evaluate
 from r2no.training import Persistence, TrainSettings
-from tests.conftest import travelling_wave
+from tests.support.waves import travelling_wave
 
 HOSTILE = '</script><script>alert("x")</script>'
 UNITS = ("m/s", "<b>")

@@ -15,10 +15,10 @@ from r2no import storage
 from r2no._types import Operator, PathLike
 from r2no.adaptation import AdaptedModel, StoredModel
 from r2no.data.window import Windows
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.report import figures
-from r2no.report.collect import collect
 from r2no.report.colours import TABLES, ramp, table_text
+from r2no.report.content import collect
 from r2no.report.data import Evaluation, ReportData
 from r2no.report.packing import clean, minus
 from r2no.report.wording import (
@@ -70,7 +70,7 @@ def write_report(
     operators: dict[str, Operator] | None = None,
     title: str = "",
     command: str = "",
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> Path:
     """Write the report of a model or an artifact as one HTML file; arguments as in collect().
 
@@ -93,6 +93,7 @@ def write_report(
 
 @cache
 def _environment() -> Environment:
+    """The templates, escaped and strict about names."""
     environment = Environment(
         loader=PackageLoader("r2no.report", "templates"),
         autoescape=True,
@@ -152,6 +153,7 @@ def _payload(data: ReportData) -> Markup:
 
 
 def _charts(data: ReportData) -> dict[str, Markup]:
+    """Every chart by its name; empty where there is no evaluation."""
     evaluation = data.evaluation
     found = {
         "interval": figures.interval(data.verdict),

@@ -5,7 +5,7 @@ import torch
 
 from r2no import RepairUNet, repair
 from r2no.errors import ConfigError, ShapeError
-from r2no.repair import RepairObjective, repair_steps, spectral_weight
+from r2no.repair_loop import RepairObjective, repair_steps, spectral_weight
 from r2no.spectral import forward, wavenumber_radius
 from r2no.spectral.transforms import space_last
 

@@ -12,7 +12,7 @@ from r2no.data.coordinates import read_axis
 from r2no.data.declared import check_file
 from r2no.data.files import find_files, read_file
 from r2no.data.forecast_layout import RECORDING
-from r2no.data.names import SPACE, dim_role, nearest
+from r2no.data.names import SPACE, did_you_mean, dim_role
 from r2no.data.window import Fields
 from r2no.errors import ConfigError, DataError, GridMismatchError, UnknownNameError
 
@@ -87,6 +87,7 @@ def _open_file(
     axes: Sequence[str] | None,
     allow_sparse: bool,
 ) -> Opened:
+    """The trajectories of one file, and for issued forecasts where each starts."""
     if path.suffix == ".npy" and axes is None:
         check_file(path, "npy", allow_sparse=allow_sparse)
         return [np.lib.format.open_memmap(path, mode="r")], None
@@ -122,6 +123,7 @@ def _open_file(
 
 
 def _variables(data: xarray.Dataset, names: tuple[str, ...], path: Path) -> list[xarray.DataArray]:
+    """The arrays of these names: variables, or labels along a dimension."""
     missing = [name for name in names if name not in data.data_vars]
     if not missing:
         return [data[name] for name in names]
@@ -151,7 +153,7 @@ def _roles(
         if name not in array.dims:
             raise UnknownNameError(
                 f"`dims` says {kind!r} is {name!r}, but the forecasts in `{path}` have no such "
-                f"dimension. {nearest(name, map(str, array.dims))}"
+                f"dimension. {did_you_mean(name, map(str, array.dims))}"
             )
     given: dict[str, str] = {
         name: role for role, name in {**like, **dims}.items() if name in array.dims

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no._repr import brief_repr
 from r2no.ensemble.estimator import SpectralEnsemble
 from r2no.ensemble.fitted import FittedEnsemble
 from r2no.ensemble.ridge import quadratic_error
@@ -27,6 +28,8 @@ class Retention:
     change: Float[Tensor, "cell channel"]
     gain: Float[Tensor, "cell channel"]
     share: Float[Tensor, "cell channel"]
+
+    __repr__ = brief_repr
 
 
 def retention(ensemble: FittedEnsemble | SpectralEnsemble) -> Retention:
@@ -58,4 +61,5 @@ def on_plane(
     mirrored = columns > width // 2
     stored_rows = torch.where(mirrored[None, :], (-rows[:, None]) % height, rows[:, None])
     stored_columns = torch.where(mirrored, width - columns, columns).expand(height, width)
-    return torch.fft.fftshift(half[stored_rows, stored_columns])
+    result: Tensor = torch.fft.fftshift(half[stored_rows, stored_columns])
+    return result

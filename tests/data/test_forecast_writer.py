@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from r2no import storage
-from r2no.data.forecast_file import ForecastFile
+from r2no.data.forecast_writer import ForecastFile
 from r2no.errors import ConfigError, StorageError
 
 ROWS, SHAPE = 12, (12, 2, 3, 4)

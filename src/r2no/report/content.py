@@ -10,7 +10,7 @@ from r2no.adaptation.model import versions
 from r2no.data.window import Windows
 from r2no.ensemble import FittedEnsemble, cost_curve, learning_curve
 from r2no.errors import ConfigError
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.report.cells import cells_json
 from r2no.report.data import Evaluation, ReportData, stored_evaluation
 from r2no.report.packing import rounded
@@ -28,7 +28,7 @@ def collect(
     operators: dict[str, Operator] | None = None,
     title: str = "",
     command: str = "",
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> ReportData:
     """Gather what :func:`render` draws.
 
@@ -66,7 +66,7 @@ def collect(
         fields=asdict(fields),
         retention=cells_json(model.ensemble, names, frames=fields.horizon_frames),
         depth_change=rounded(model.fit_errors.change()[:1].squeeze(0)),
-        **_planning(model.ensemble, reporter or Reporter(quiet=True)),
+        **_planning(model.ensemble, reporter),
         audit=_audit(model, evaluation),
         provenance=_provenance(model, files, evaluation, command),
         evaluation=evaluation,
@@ -89,6 +89,7 @@ def _planning(ensemble: FittedEnsemble, reporter: Reporter) -> dict[str, list[di
 
 
 def _fit(model: AdaptedModel | StoredModel) -> dict[str, Any]:
+    """Numbers of the fit: windows, members, depth, cells, what was chosen."""
     ensemble = model.ensemble
     sums, columns, nested = ensemble.sums, ensemble.columns, ensemble.nested
     scored = {group for _, score in ensemble.folds for group in score}
@@ -131,6 +132,7 @@ def _provenance(
     evaluation: Evaluation | None,
     command: str,
 ) -> dict[str, Any]:
+    """Where everything came from: hashes, files, seeds, versions, settings."""
     hashes = {name: model.provenance.get(name) for name in ("source", "train", "fit")}
     if evaluation is not None:
         hashes[evaluation.split] = evaluation.fingerprint

@@ -1,18 +1,15 @@
-"""``r2no checkpoints``: released weights."""
+"""``r2no bench checkpoints``: released weights."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from r2no.cli import options
-from r2no.cli.app import app
-from r2no.cli.downloads import run_plan
-from r2no.realpdebench.files import fetch
-from r2no.realpdebench.files.hub import HuggingFaceHub
+from r2no.cli.bench import options
+from r2no.cli.bench.app import bench_app
 
 checkpoints_app = typer.Typer(no_args_is_help=True, help="Released weights.")
-app.add_typer(checkpoints_app, name="checkpoints")
+bench_app.add_typer(checkpoints_app, name="checkpoints")
 
 
 @checkpoints_app.command("fetch")
@@ -27,9 +24,11 @@ def fetch_checkpoint(
 ) -> None:
     """Fetch the benchmark's released weights of a network on a system.
 
-    Example: r2no checkpoints fetch cylinder fno --paradigm finetune
+    Example: r2no bench checkpoints fetch cylinder fno --paradigm finetune
     """
-    hub = HuggingFaceHub(endpoint)
+    from r2no.cli.bench.downloads import connect, fetch, run_plan
+
+    hub = connect(endpoint)
     plan = fetch.plan_checkpoint(hub, out, system, backbone, paradigm=paradigm, revision=revision)
     run_plan(plan, hub, yes=yes)
 
@@ -42,9 +41,11 @@ def fetch_dpot(
     revision: options.Revision = "main",
     yes: options.Yes = False,
 ) -> None:
-    """Fetch DPOT's pretrained backbone, for `r2no train --backbone dpot_s --pretrained FILE`.
+    """Fetch DPOT's pretrained backbone, which `r2no bench train --pretrained` starts from.
 
-    Example: r2no checkpoints dpot --size S
+    Example: r2no bench checkpoints dpot --size S
     """
-    hub = HuggingFaceHub(endpoint)
+    from r2no.cli.bench.downloads import connect, fetch, run_plan
+
+    hub = connect(endpoint)
     run_plan(fetch.plan_dpot(hub, out, size, revision=revision), hub, yes=yes)

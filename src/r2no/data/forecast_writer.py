@@ -191,6 +191,7 @@ class ForecastFile:
         return _NetCDF if self.path.suffix == ".nc" else _Zarr
 
     def _begin(self) -> None:
+        """Lay out a new part with room for all rows, after a look at the free space."""
         layout, variables, dims, rows = self._plan
         try:
             self._forget_part()
@@ -348,6 +349,7 @@ def _package(name: str, extra: str) -> Any:
 
 
 def _stored_key(path: Path) -> str | None:
+    """The key of a complete forecast; ``None`` for a file that merely has this name."""
     options: dict[str, Any] = {"engine": "netcdf4"}
     if path.suffix == ".zarr":
         options = {"engine": "zarr", "consolidated": False}

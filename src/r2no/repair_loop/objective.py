@@ -16,8 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from r2no._types import Grid, Number
-from r2no.repair.loop import RepairModule, correction_at, repair_steps
+from r2no._repr import brief_repr
+from r2no._types import Field, Grid, HalfPlane, History, Number
+from r2no.repair_loop.loop import RepairModule, correction_at, repair_steps
 from r2no.spectral import wavenumber_radius
 from r2no.spectral.transforms import channel_picker, space_last
 
@@ -32,9 +33,12 @@ class LossTerms(NamedTuple):
     spectral: Float[Tensor, ""]
     fixed_point: Float[Tensor, ""]
 
+    def __repr__(self) -> str:
+        return brief_repr(self)
+
 
 @lru_cache(maxsize=32)
-def spectral_weight(grid: Grid, *, depth: int, steps: int) -> Float[Tensor, "*half"]:
+def spectral_weight(grid: Grid, *, depth: int, steps: int) -> HalfPlane:
     """μ_ℓ(k) ∝ 1 + ρ(k)^η_ℓ with unit mean over the half-plane, η_ℓ = 1 + (ℓ-1)/(L-1).
 
     The corner of a 2-D grid weighs 1 + 2^(η/2) times the zero wavenumber: 2.41 at the first
@@ -69,9 +73,9 @@ class RepairObjective:
     def __call__(
         self,
         module: RepairModule,
-        history: Float[Tensor, "batch history_time *space_history_channel"],
-        source: Float[Tensor, "batch time *space_channel"],
-        target: Float[Tensor, "batch time *space_channel"],
+        history: History,
+        source: Field,
+        target: Field,
         *,
         measured: tuple[int, ...],
         mask: Tensor | None = None,
@@ -101,8 +105,8 @@ class RepairObjective:
 
 
 def completed_target(
-    target: Float[Tensor, "batch time *space_channel"],
-    source: Float[Tensor, "batch time *space_channel"],
+    target: Field,
+    source: Field,
     *,
     measured: tuple[int, ...],
     mask: Tensor | None = None,
@@ -149,7 +153,8 @@ class _Scored:
 
     def _spectrum(self, values: Tensor) -> Tensor:
         axes = tuple(range(3 - values.ndim, 0))
-        return torch.fft.rfftn(values, dim=axes, norm=self._norm).abs()
+        result: Tensor = torch.fft.rfftn(values, dim=axes, norm=self._norm).abs()
+        return result
 
 
 class _Checkpointed:
@@ -165,7 +170,7 @@ class _Checkpointed:
         correction = correction_at(self._module, history)
 
         def contexts() -> tuple[
-            contextlib.AbstractContextManager, contextlib.AbstractContextManager
+            contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]
         ]:
             return contextlib.nullcontext(), _frozen_statistics(self._module)
 
