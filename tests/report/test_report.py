@@ -124,6 +124,13 @@ def test_evaluation_survives_json():
         Evaluation.from_json({**before.to_json(), "format": "other"})
 
 
+def test_source_of_an_older_evaluation_is_called_source():
+    now = toy.evaluation(gaps=True).to_json()
+    rows = {"finetuned" if name == "source" else name: row for name, row in now["scores"].items()}
+    old = {**now, "scores": rows, "roles": {**now["roles"], "source": "finetuned"}}
+    assert Evaluation.from_json(old).to_json() == now
+
+
 def test_scripts_are_valid():
     node = shutil.which("node")
     if node is None:

@@ -6,7 +6,7 @@ from r2no.adaptation.config import AdaptSettings, EnsembleSettings, RepairSettin
 from r2no.adaptation.export import export
 from r2no.adaptation.model import AdaptedModel
 from r2no.adaptation.predict import write_predictions
-from r2no.adaptation.readouts import Observer, readouts, score_readouts
+from r2no.adaptation.readouts import readouts, score_readouts
 from r2no.adaptation.stored import StoredModel, read_stored, store_beside
 from r2no.adaptation.trajectories import Trajectories
 
@@ -14,7 +14,6 @@ __all__ = [
     "AdaptSettings",
     "AdaptedModel",
     "EnsembleSettings",
-    "Observer",
     "RepairSettings",
     "StoredModel",
     "Trajectories",

@@ -65,7 +65,7 @@ def _run(config: OwnConfig, reporter: Reporter, command: str) -> Path:
     audit = audit_splits({"train": splits.train, "fit": splits.fit, "test": splits.test})
     store_evaluation(path, replace(found, audit=audit))
     write_report(path, config.out / REPORT, command=command, reporter=reporter)
-    shown = {"persistence": "persistence", "source": "finetuned", "r2no": found.roles["r2no"]}
+    shown = {"persistence": "persistence", "source": "source", "r2no": found.roles["r2no"]}
     summary = {
         "config": config.model_dump(mode="json"),
         "artifact": ARTIFACT,

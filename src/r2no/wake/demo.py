@@ -20,7 +20,6 @@ from r2no.adaptation import (
     score_readouts,
 )
 from r2no.adaptation.model import versions
-from r2no.data.window import Windows, collate
 from r2no.ensemble import DepthErrors, FittedEnsemble
 from r2no.progress import Reporter
 from r2no.report import (
@@ -140,12 +139,12 @@ def _run(out: Path, settings: DemoSettings, reporter: Reporter, command: str) ->
         wake.real_test,
         chosen,
         operators={"persistence": persistence, "pretrained": pretrained},
-        observe=watch,
+        observers=[watch],
         reporter=reporter,
     )
     results = _results(settings, wake, model, chosen, scores, errors)
     artifact = model.save(out / "wake.r2no")
-    _figures(out, model, wake.real_test, chosen, errors)
+    _figures(out, model, watch, errors)
     splits = {"train": wake.real_train, "fit": wake.real_fit, "test": wake.real_test}
     evaluation = watch.finish(scores, errors, audit=audit_splits(splits))
     store_evaluation(artifact, evaluation)
@@ -252,32 +251,12 @@ def _results(
     }
 
 
-@torch.no_grad()
-def _figures(
-    out: Path,
-    model: AdaptedModel,
-    test: Windows,
-    chosen: dict[str, FittedEnsemble],
-    errors: DepthErrors,
-) -> None:
-    window = collate([test[len(test) // 2]])
-    source = model.source(window.history)
-    best = f"r2no_m{len(model.trajectories.modules)}"
-    parts = {name: chosen[name].compose(source) for name in ("irno_selected", best)}
-    for member, depth, iterate in model.trajectories(window.history, source):
-        for composition in parts.values():
-            composition.add(member, depth, iterate)
-    shown = {
-        "target": window.target[0],
-        "finetuned": source[0],
-        "IRNO": parts["irno_selected"].result()[0],
-        "R2NO": parts[best].result()[0],
-    }
+def _figures(out: Path, model: AdaptedModel, watch: ScoringWatch, errors: DepthErrors) -> None:
+    titles = {"target": "target", "source": "finetuned", "irno": "IRNO", "r2no": "R2NO"}
+    shown = {title: watch.fields[role] for role, title in titles.items()}
     last = model.fields.horizon_frames - 1
     frames = [0, last // 2, last]
-    plot_fields(
-        shown, out / "fields.png", channel=0, frames=frames, channel_name=model.fields.channels[0]
-    )
-    plot_depth_bands(errors, out / "depth_by_band.png", title="test split of the wake")
     names = [model.fields.channels[channel] for channel in model.fields.measured]
-    plot_retention(chosen[best], out / "retention.png", channel_names=names)
+    plot_fields(shown, out / "fields.png", channel=0, frames=frames, channel_name=names[0])
+    plot_depth_bands(errors, out / "depth_by_band.png", title="test split of the wake")
+    plot_retention(model.ensemble, out / "retention.png", channel_names=names)
