@@ -187,15 +187,16 @@ def same(first: Any, second: Any) -> bool:
 
 
 def differences(before: Path, after: Path, subjects: tuple[str, ...]) -> Iterator[str]:
-    """What differs between two folders, and what only one has."""
+    """What differs or is gone in the second of two folders; what is new there is only said."""
     old, new = files(before, subjects), files(after, subjects)
     yield from (f"only before: {name}" for name in sorted(old.keys() - new.keys()))
-    yield from (f"only after: {name}" for name in sorted(new.keys() - old.keys()))
+    print(*(f"new: {name}" for name in sorted(new.keys() - old.keys())), sep="\n")
     compared = 0
     for name in sorted(old.keys() & new.keys()):
         mine, theirs = content(old[name]), content(new[name])
         yield from (f"{name}: only before: {key}" for key in mine.keys() - theirs.keys())
-        yield from (f"{name}: only after: {key}" for key in theirs.keys() - mine.keys())
+        if added := theirs.keys() - mine.keys():
+            print(f"new: {len(added)} values of {name}, such as {min(added)}")
         for key in mine.keys() & theirs.keys():
             compared += 1
             if not same(mine[key], theirs[key]):

@@ -70,9 +70,13 @@ def adapt(
         return
     from r2no.realpdebench.protocol import AdaptConfig, read_config, run_adaptation
 
-    path = run_adaptation(read_config(AdaptConfig, *given), reporter=Reporter())
+    path = run_adaptation(
+        read_config(AdaptConfig, *given), reporter=Reporter(), command=command_line()
+    )
     console.print(
-        f"Wrote {path}. Score it with `r2no evaluate {path} --data ROOT`.",
+        f"Wrote {path}, its scores in {path.parent / 'run.json'} and the page "
+        f"{path.parent / 'report.html'}. Score it otherwise with `r2no evaluate {path} --data "
+        "ROOT`.",
         highlight=False,
         soft_wrap=True,
     )

@@ -27,6 +27,7 @@ from r2no.training.operator import operator_state
 
 SOURCE_FILE = "source.safetensors"
 PROGRAM_FILE = "source.pt2"
+SOURCE_FILES = (SOURCE_FILE, PROGRAM_FILE)
 #: Kinds that run code other than r2no's when they are opened.
 _FOREIGN = ("python", "exported")
 

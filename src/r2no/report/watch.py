@@ -120,7 +120,7 @@ class ScoringWatch(Observer):
             scores: By readout, as :func:`r2no.adaptation.score_readouts` returns them.
             errors: By depth and band, from the same pass.
             split: Name of the split.
-            audit: Rows of :func:`r2no.report.audit_splits`, if made.
+            audit: Rows of :func:`r2no.data.audit_splits`, if made.
         """
         origins = self._windows.origins
         total = self._windows_points()

@@ -18,7 +18,7 @@ from r2no.progress import Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol
 from r2no.realpdebench.protocol.run import ARTIFACT
-from r2no.realpdebench.protocol.sources import Source, is_artifact, open_source, save_artifact
+from r2no.realpdebench.protocol.sources import Source, is_artifact, open_source, with_names
 from r2no.realpdebench.protocol.windows import check_operator, open_windows
 from r2no.realpdebench.study.config import BenchConfig
 from r2no.realpdebench.study.passes import TestPass, diagnostic, run_pass, shown_frames
@@ -157,7 +157,7 @@ def _adapted(
         folder=path.parent / "work",
         reporter=reporter,
     )
-    save_artifact(model, source, path)
+    with_names(model, source).save(path)
     return load(path, source.operator)
 
 
