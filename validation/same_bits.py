@@ -5,7 +5,8 @@
 Runs in each checkout, on one thread: the quick demo, two pairs of the mini study, the tour (fit,
 own.yaml, its scores and the doctor's findings), and the benchmark's train, adapt and evaluate on
 tiny data. Then compares every number of their JSON files and every tensor they wrote. Times,
-versions, memory, paths and hashes that name code or settings are left out; the source's row was
+versions, memory, paths, hashes that name code or settings, and how an artifact brings its source
+are left out; the source's row was
 called `finetuned` once. What was run is kept by checkout, so a second call only runs what is new.
 Exits with 1 and names the differences if there are any. About two minutes for each checkout.
 """
@@ -157,8 +158,8 @@ def numbers(content: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         if content.get("check") in MEASURED:
             return
         for key, value in content.items():
-            hashed = key == "source" and isinstance(value, str)
-            if not (hashed or CIRCUMSTANCE.search(key)):
+            brought = key == "source" and ("included" in value or isinstance(value, str))
+            if not (brought or CIRCUMSTANCE.search(key)):
                 yield from numbers(value, f"{name}/{RENAMED.get(key, key)}")
     elif isinstance(content, list):
         for place, value in enumerate(content):

@@ -142,7 +142,7 @@ def test_config_file_and_options_give_the_same(trained, tiny, tmp_path, r2no):
     mine, theirs = (f / "checkpoint.safetensors" for f in (tmp_path / "out", trained))
     assert mine.read_bytes() == theirs.read_bytes()
     config.write_text(config.read_text() + "updats: 3\n")
-    with pytest.raises(ConfigError, match="Did you mean `updates`"):
+    with pytest.raises(ConfigError, match="Did you mean 'updates'"):
         r2no("train", config)
 
 

@@ -452,7 +452,7 @@ def test_both_norms_of_the_spectral_loss_stand_side_by_side(run, data, tmp_path)
     assert {path: path.read_bytes() for path in before} == before
     with pytest.raises(ConfigError, match=r"norms ortho and forward.*--norm"):
         load_results(both)
-    with pytest.raises(ConfigError, match="Did you mean `forward`"):
+    with pytest.raises(ConfigError, match="Did you mean 'forward'"):
         load_results(both, "foward")
     ortho, forward = (load_results(both, norm) for norm in ("ortho", "forward"))
     assert (len(ortho), list(forward)) == (3, [("unet", "combustion", "finetune")])
@@ -488,7 +488,7 @@ def test_figure_1_shows_a_measurement_and_the_regions_of_each_system(run, tmp_pa
     for name in ("observation", "regions"):
         paths = draw(name, load_results(run), run, tmp_path)
         assert [path.stem for path in paths] == [f"{name}-combustion", f"{name}-cylinder"]
-    with pytest.raises(ConfigError, match="Did you mean `regions`"):
+    with pytest.raises(ConfigError, match="Did you mean 'regions'"):
         draw("region", load_results(run), run, tmp_path)
 
 
@@ -527,7 +527,7 @@ def test_cno_that_r2no_finetuned_is_taken(run, data, tmp_path):
 def test_paper_preset_is_the_published_setting():
     with pytest.raises(ConfigError, match="needs the benchmark's data"):
         BenchConfig.of(preset="paper")
-    with pytest.raises(ConfigError, match="Did you mean `fno`"):
+    with pytest.raises(ConfigError, match="Did you mean 'fno'"):
         BenchConfig.of(preset="mini", backbones=("fnoo",))
     paper = BenchConfig.of(preset="paper", data=Path("data"))
     settings = paper.adapt()

@@ -21,6 +21,7 @@ from r2no.data.window import Fields, Windows, batches
 from r2no.errors import ConfigError, EmptySplitError, FingerprintError, GridMismatchError
 from r2no.progress import Reporter
 from r2no.repair import RepairUNet
+from r2no.settings import changed
 from r2no.spectral import FourierCells
 from r2no.training import (
     SourceCache,
@@ -32,7 +33,6 @@ from r2no.training import (
     train_repair,
 )
 from r2no.training.backbone import fit_normalisers
-from r2no.training.settings import changed
 
 
 def adapt(

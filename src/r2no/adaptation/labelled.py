@@ -11,9 +11,10 @@ import xarray as xr
 from torch import Tensor
 
 from r2no.adaptation.histories import History, read_history
+from r2no.checks import did_you_mean
 from r2no.data.array_checks import as_plain
 from r2no.data.coordinates import Axis, read_axis
-from r2no.data.names import SPACE, find_roles, nearest
+from r2no.data.names import SPACE, find_roles
 from r2no.data.units import Conversion, conversion
 from r2no.data.window import Fields
 from r2no.errors import DataError, GridMismatchError, ShapeError, UnknownNameError
@@ -71,7 +72,7 @@ def _variable(history: xr.Dataset, name: str) -> xr.DataArray:
     if name not in history.data_vars:
         raise UnknownNameError(
             f"`history` lacks channel {name!r} of the model. "
-            + nearest(name, map(str, history.data_vars))
+            + did_you_mean(name, map(str, history.data_vars))
         )
     return history[name]
 
@@ -156,7 +157,7 @@ def _named_channels(
     for name in fields.channels if labels else ():
         if name not in labels:
             raise UnknownNameError(
-                f"`history` lacks channel {name!r} of the model. " + nearest(name, labels)
+                f"`history` lacks channel {name!r} of the model. " + did_you_mean(name, labels)
             )
     if labels:
         values = values[..., [labels.index(name) for name in fields.channels]]

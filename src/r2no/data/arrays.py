@@ -13,11 +13,11 @@ from torch.utils.data import Dataset
 
 from r2no import checks
 from r2no._types import Number
+from r2no.checks import did_you_mean
 from r2no.data.array_checks import check_shapes, constant_names, read_constants, without_mask
 from r2no.data.gaps import fill_gaps
 from r2no.data.lazy import LazyTrajectory, as_mask
 from r2no.data.mapped import MappedFile
-from r2no.data.names import nearest
 from r2no.data.window import Fields, Window
 from r2no.errors import (
     ConfigError,
@@ -343,7 +343,7 @@ def _masks(mask: str | Sequence[Array] | Array | None) -> list[Array] | None:
     if isinstance(mask, str) and mask != "nan":
         raise ConfigError(
             f"`mask` must be 'nan', a list of arrays or None, but got {mask!r}. "
-            + nearest(mask, ["nan"])
+            + did_you_mean(mask, ["nan"])
         )
     return None if mask is None or isinstance(mask, str) else _listed("mask", mask)
 

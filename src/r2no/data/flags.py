@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from r2no._types import Number
+from r2no.checks import did_you_mean
 from r2no.data.lazy import LazyTrajectory, as_mask
-from r2no.data.names import nearest
 from r2no.errors import ConfigError
 
 #: What `open` takes as a mask.
@@ -43,7 +43,7 @@ def read_mask(mask: Mask) -> Flags | None:
     for key in mask:
         if key not in ("variable", "valid"):
             raise ConfigError(
-                f"`mask` has no key {key!r}. {nearest(str(key), ('variable', 'valid'))}"
+                f"`mask` has no key {key!r}. {did_you_mean(str(key), ('variable', 'valid'))}"
             )
     if not isinstance(name := mask.get("variable"), str):
         raise ConfigError(f"`mask` must name its `variable`, but got {dict(mask)!r}.")

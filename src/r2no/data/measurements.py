@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from r2no._types import Number
+from r2no.checks import did_you_mean
 from r2no.data.arrays import ArrayWindows
 from r2no.data.coordinates import Axis
 from r2no.data.flags import Flags, Mask, read_mask
 from r2no.data.lazy import LazyTrajectory
-from r2no.data.names import nearest
 from r2no.data.recordings import Recording
 from r2no.data.splits import (
     By,
@@ -201,7 +201,7 @@ class Measurements:
             if name not in self.channels:
                 raise UnknownNameError(
                     f"There is no channel {name!r} in `{self.recordings[0].name}`. "
-                    + nearest(name, self.channels)
+                    + did_you_mean(name, self.channels)
                     + " Rename it with `data.rename`, or choose with `variables`."
                 )
         order = [self.channels.index(name) for name in channels]
@@ -397,7 +397,7 @@ class Measurements:
             if isinstance(name, str) and name not in self.channels:
                 raise UnknownNameError(
                     f"`measured` names {name!r}, which is no channel. "
-                    + nearest(name, self.channels)
+                    + did_you_mean(name, self.channels)
                 )
         return [self.channels.index(m) if isinstance(m, str) else m for m in measured]
 

@@ -1,10 +1,10 @@
 """Which dimension is time, which is space: guessed from CF attributes and usual names."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 import xarray as xr
 
+from r2no.checks import did_you_mean
 from r2no.errors import ConfigError, DataError, UnknownNameError
 
 #: What a dimension can be; space in the order of a field's axes.
@@ -80,15 +80,6 @@ def superseded(names: Iterable[str]) -> dict[str, str]:
     return better
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a wrong name: the nearest right one and all that there are."""
-    found = [str(candidate) for candidate in known]
-    lower = {candidate.lower(): candidate for candidate in found}
-    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
-    hint = f"Did you mean {lower[close[0]]!r}? " if close else ""
-    return f"{hint}There are {', '.join(map(repr, found)) or 'none'}."
-
-
 def check_given(data: xr.Dataset, given: Mapping[str, str], where: str) -> None:
     """Refuse ``dims`` that name no role or no dimension of ``data``."""
     for role, name in given.items():
@@ -97,7 +88,7 @@ def check_given(data: xr.Dataset, given: Mapping[str, str], where: str) -> None:
         if name not in data.sizes:
             raise UnknownNameError(
                 f"`dims` says {role!r} is {name!r}, but {where} has no such dimension. "
-                + nearest(name, map(str, data.sizes))
+                + did_you_mean(name, map(str, data.sizes))
             )
 
 

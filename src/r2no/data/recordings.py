@@ -9,6 +9,7 @@ from typing import Any
 
 import xarray as xr
 
+from r2no.checks import did_you_mean
 from r2no.data.coordinates import Axis, read_axis
 from r2no.data.flags import Flags, Validity
 from r2no.data.lazy import LazyTrajectory, Part
@@ -17,7 +18,6 @@ from r2no.data.names import (
     check_given,
     find_roles,
     kind_beside,
-    nearest,
     single_points,
     superseded,
 )
@@ -113,7 +113,7 @@ def read_recordings(
     if mask is not None and mask.variable not in data.variables:
         raise UnknownNameError(
             f"`mask` names {mask.variable!r}, but {where} has no such variable. "
-            + nearest(mask.variable, map(str, data.variables))
+            + did_you_mean(mask.variable, map(str, data.variables))
         )
     chosen, ignored = _choose(data, variables, dims, mask, where)
     roles = next(iter(chosen.values()))
@@ -205,7 +205,7 @@ def _candidates(
     known = fields + [label for name in fields for label in _labels(data, name)]
     raise UnknownNameError(
         f"`variables` names {unknown[0]!r}, but {where} has no such variable. "
-        + nearest(unknown[0], known)
+        + did_you_mean(unknown[0], known)
     )
 
 
@@ -346,6 +346,6 @@ def _constant(data: xr.Dataset, name: str, where: str) -> float:
         scalars = [str(n) for n, found in data.variables.items() if found.ndim == 0]
         raise UnknownNameError(
             f"`conditioning` names {name!r}, but {where} has no such scalar variable or attribute. "
-            + nearest(name, [*scalars, *map(str, data.attrs)])
+            + did_you_mean(name, [*scalars, *map(str, data.attrs)])
         )
     return float(value)

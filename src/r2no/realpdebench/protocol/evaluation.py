@@ -14,13 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from r2no._types import Operator
+from r2no.checks import choice
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Window
 from r2no.errors import ConfigError, DataError, ShapeError
 from r2no.metrics import probe_error
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
-from r2no.realpdebench.systems import choice
 from r2no.scoring import Metrics, NormalisedError, Observer, score
 
 #: Up to so many blocks the benchmark scores the whole set at once, above in metric batches.

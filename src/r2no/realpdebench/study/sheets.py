@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from r2no.realpdebench.systems import choice
+from r2no.checks import choice
 
 FORMATS = ("md", "latex", "csv")
 _LATEX = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {"λ": r"$\lambda$"})
