@@ -17,9 +17,8 @@ from r2no.adaptation import AdaptedModel, AdaptSettings, RepairLoops
 from r2no.data import ArrayWindows
 from r2no.data.normalise import Normaliser
 from r2no.ensemble import DepthErrors, FitPlan, FittedEnsemble, GramSums
-from r2no.progress import SILENT
 from r2no.realpdebench.protocol.evaluation import Protocol
-from r2no.realpdebench.study.passes import Scorer
+from r2no.realpdebench.study.passes import run_pass
 from r2no.realpdebench.study.readouts import StudyReadouts
 from r2no.training import Persistence
 
@@ -81,7 +80,7 @@ def main() -> None:
     size = BRIEF if given.brief else Size()
     data, adapted = windows(size, given.windows), model(size)
     chosen = StudyReadouts({f"readout {n}": adapted.ensemble for n in range(READOUTS)}, {})
-    found = Scorer(adapted, chosen, data, Protocol(), theory=0).run(SILENT)
+    found = run_pass(adapted, chosen, data, Protocol(), theory=0)
     print_conditions(brief=given.brief)
     for name in ("rollout", "readouts"):
         print(f"{name:>10}: {found.seconds[name] / len(data):.3f} s per window")

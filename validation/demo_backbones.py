@@ -19,7 +19,7 @@ import torch
 
 from r2no import backbones
 
-COLUMNS = ("persistence", "pretrained", "finetuned", "irno_selected", "r2no_m1")
+COLUMNS = ("persistence", "pretrained", "source", "irno_selected", "r2no_m1")
 
 
 def main():
@@ -47,7 +47,7 @@ def main():
         verdict = found["ensembles"][best]["verdict"]["decision"]
         values = " | ".join(f"{value:.5f}" for value in scores.values())
         print(f"| {name} | {values} | {verdict} | {time.monotonic() - start:.0f} |", flush=True)
-        if max(scores["r2no_m1"], scores[best]) > scores["finetuned"]:
+        if max(scores["r2no_m1"], scores[best]) > scores["source"]:
             worse.append(name)
     if worse:
         sys.exit(f"R2NO is worse than its source for {worse}.")

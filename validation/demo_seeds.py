@@ -53,7 +53,7 @@ def main():
     better = all(
         means["r2no_m1"][key] < means[other][key]
         for key in ("rmse", "frmse")
-        for other in ("finetuned", "irno_selected")
+        for other in ("source", "irno_selected")
     )
     beaten = all(
         scores[name]["rmse"] < scores["persistence"]["rmse"]

@@ -1,5 +1,6 @@
 """Checks of single arguments, so that a wrong one is named where it enters and not deep inside."""
 
+import difflib
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -78,6 +79,28 @@ def tensor(name: str, value: Any) -> Tensor:
             f"`{name}` must be of type float32 or float64, but is {value.dtype}. Convert it with "
             "`.float()`."
         )
+    return value
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint for a wrong name: the nearest right one and all that there are."""
+    found = [str(candidate) for candidate in known]
+    plain = {_plain(candidate): candidate for candidate in found}
+    close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.4)
+    hint = f"Did you mean {plain[close[0]]!r}? " if close else ""
+    return f"{hint}There are {', '.join(map(repr, found)) or 'none'}."
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def choice(argument: str, value: str, allowed: Iterable[str]) -> str:
+    """``value``, which must be one of those allowed."""
+    known = list(allowed)
+    if value not in known:
+        hint = did_you_mean(str(value), known)
+        raise ConfigError(f"`{argument}` cannot be {value!r}. {hint}")
     return value
 
 

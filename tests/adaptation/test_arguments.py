@@ -12,8 +12,8 @@ from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.data import ArrayWindows
 from r2no.errors import ConfigError
 from r2no.progress import Reporter
+from r2no.settings import changed
 from r2no.training import TrainSettings
-from r2no.training.settings import changed
 
 
 def split(seeds):

@@ -126,6 +126,17 @@ def test_compat_scores_as_the_benchmark_by_default_with_its_blocks(trained, tiny
         r2no("bench", "evaluate", *arguments, *compat)
 
 
+def test_adaptation_scores_itself_and_writes_its_page(trained, tiny, r2no):
+    run, artifact = trained / "adapt", trained / "adapt" / "model.r2no"
+    scores = json.loads((run / "run.json").read_text())["scores"]
+    found = json.loads(r2no("evaluate", artifact, "--data", tiny / "arrow"))
+    for name, row in (("r2no", "scores"), ("source", "source_scores")):
+        rest = {key: value for key, value in found[row].items() if key != "normalised_mse"}
+        assert scores[name] == pytest.approx(rest, rel=1e-5)
+    assert scores["persistence"]["rmse"] > 0
+    assert "Persistence" in (run / "report.html").read_text()
+
+
 def test_roll_out_scores_more_frames(trained, tiny, r2no):
     arguments = [trained / "adapt" / "model.r2no", "--data", tiny / "arrow"]
     arguments += ["--autoregressive", 2, "--frames", 61]
@@ -144,7 +155,7 @@ def test_config_file_and_options_give_the_same(trained, tiny, tmp_path, r2no):
     mine, theirs = (f / "checkpoint.safetensors" for f in (tmp_path / "out", trained))
     assert mine.read_bytes() == theirs.read_bytes()
     config.write_text(config.read_text() + "updats: 3\n")
-    with pytest.raises(ConfigError, match="Did you mean `updates`"):
+    with pytest.raises(ConfigError, match="Did you mean 'updates'"):
         r2no("bench", "train", config)
 
 

@@ -93,7 +93,7 @@ def test_checkpoints_are_fetched_by_system_network_and_paradigm(hub, tmp_path, r
     r2no("bench", "checkpoints", "fetch", "cylinder", "transolver", "--paradigm", "real", *out)
     r2no("bench", "checkpoints", "dpot", *out)
     assert (tmp_path / "out" / "model_S.pth").is_file()
-    with pytest.raises(ConfigError, match="Did you mean `foil`"):
+    with pytest.raises(ConfigError, match="Did you mean 'foil'"):
         r2no("bench", "checkpoints", "fetch", "fail", "fno", *out)
 
 
@@ -106,7 +106,7 @@ def test_tiny_data_are_described(tmp_path, r2no):
     (system,) = found["systems"]
     assert system["name"] == "combustion"
     assert system["kinds"][0]["layouts"] == ["hdf5"]
-    with pytest.raises(ConfigError, match="Did you mean `fsi`"):
+    with pytest.raises(ConfigError, match="Did you mean 'fsi'"):
         r2no("bench", "tiny", tmp_path, "--system", "fsy")
 
 

@@ -198,8 +198,8 @@ def test_files_changed_under_a_run_are_noticed(kind, cylinder, tmp_path, r2no):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--system", "cylnder"], "Did you mean `cylinder`"),
-        (["--system", "cylinder", "--backbone", "fnoo"], "Did you mean `fno`"),
+        (["--system", "cylnder"], "Did you mean 'cylinder'"),
+        (["--system", "cylinder", "--backbone", "fnoo"], "Did you mean 'fno'"),
         (["--system", "cylinder"], "`backbone` is needed; give `--backbone`"),
         (["--system", "foil", "--backbone", "fno", "--updates", 0], "`updates`"),
         (["--system", "foil", "--backbone", "fno", "--paradigm", "finetune"], "`source`"),

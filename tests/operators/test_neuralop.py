@@ -104,7 +104,7 @@ def test_their_checkpoint_gives_their_answer_without_unpickling_their_notes(
 
 def test_their_operator_is_adapted_and_gains(model: r2no.AdaptedModel) -> None:
     scores, _ = score_readouts(model, split(range(20, 22)), readouts(model))
-    assert scores["r2no_m1"]["rmse"] < 0.9 * scores["finetuned"]["rmse"]
+    assert scores["r2no_m1"]["rmse"] < 0.9 * scores["source"]["rmse"]
 
 
 def test_their_operator_comes_along_in_the_artifact(

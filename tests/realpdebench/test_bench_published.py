@@ -208,7 +208,7 @@ def test_missing_pairs_are_left_out_of_sums_and_shown_as_gaps():
 
 
 def test_unknown_and_unprinted_studies_are_refused_by_name():
-    with pytest.raises(ConfigError, match="Did you mean `main`"):
+    with pytest.raises(ConfigError, match="Did you mean 'main'"):
         study("mian")
     with pytest.raises(ConfigError, match="prints no table of `ridge`"):
         published("ridge")

@@ -209,7 +209,7 @@ def test_readouts_equal_those_of_the_adapted_model(run, data):
     model = load(folder / "model.r2no", source.operator)
     scores, errors = score_readouts(model, place.windows()["test"], readouts(model))
     found = json.loads(place.result.read_text())
-    names = {"finetuned": "source", "r2no_m3": "r2no"}
+    names = {"r2no_m3": "r2no"}
     for name, metrics in scores.items():
         ours = found["readouts"][names.get(name, name)]
         assert ours == pytest.approx(metrics, rel=1e-4, abs=1e-7)
@@ -293,7 +293,7 @@ def test_interrupted_run_goes_on_and_ends_in_the_same_scores(run, data, tmp_path
     from r2no.realpdebench.study import passes
     from r2no.training import repair
 
-    for module, name, calls in ((repair, "collate", 12), (passes, "band_energy", 20)):
+    for module, name, calls in ((repair, "collate", 12), (passes, "spectrum_energy", 20)):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, Stop(getattr(module, name), calls))
             with pytest.raises(KeyboardInterrupt):
@@ -399,9 +399,10 @@ def test_contraction_is_of_all_channels_at_the_target_as_trained(rng):
     source = torch.randn(1, 2, 8, 8, 3, generator=rng)
     found = Contraction(loops, windows, 1)
     with torch.no_grad():
-        found.begin(numbers, window, source)
-        for _, _, iterate in loops(window.history, source):
-            found.add(iterate)
+        found.begin(numbers, window)
+        found.iterate(0, 0, source, None)
+        for member, depth, iterate in loops(window.history, source):
+            found.iterate(member, depth, iterate, None)
         found.end()
         target = window.target.clone()
         target[..., 2] = source[..., 2]  # not measured
@@ -451,7 +452,7 @@ def test_both_norms_of_the_spectral_loss_stand_side_by_side(run, data, tmp_path)
     assert {path: path.read_bytes() for path in before} == before
     with pytest.raises(ConfigError, match=r"norms ortho and forward.*--norm"):
         load_results(both)
-    with pytest.raises(ConfigError, match="Did you mean `forward`"):
+    with pytest.raises(ConfigError, match="Did you mean 'forward'"):
         load_results(both, "foward")
     ortho, forward = (load_results(both, norm) for norm in ("ortho", "forward"))
     assert (len(ortho), list(forward)) == (3, [("unet", "combustion", "finetune")])
@@ -487,7 +488,7 @@ def test_figure_1_shows_a_measurement_and_the_regions_of_each_system(run, tmp_pa
     for name in ("observation", "regions"):
         paths = draw(name, load_results(run), run, tmp_path)
         assert [path.stem for path in paths] == [f"{name}-combustion", f"{name}-cylinder"]
-    with pytest.raises(ConfigError, match="Did you mean `regions`"):
+    with pytest.raises(ConfigError, match="Did you mean 'regions'"):
         draw("region", load_results(run), run, tmp_path)
 
 
@@ -526,7 +527,7 @@ def test_cno_that_r2no_finetuned_is_taken(run, data, tmp_path):
 def test_paper_preset_is_the_published_setting():
     with pytest.raises(ConfigError, match="needs the benchmark's data"):
         BenchConfig.of(preset="paper")
-    with pytest.raises(ConfigError, match="Did you mean `fno`"):
+    with pytest.raises(ConfigError, match="Did you mean 'fno'"):
         BenchConfig.of(preset="mini", backbones=("fnoo",))
     paper = BenchConfig.of(preset="paper", data=Path("data"))
     settings = paper.adapt()

@@ -43,7 +43,7 @@ def edit(path: Path, change) -> None:
     [("cylnder", "cylinder"), ("Controlled-Cylinder", "controlled_cylinder"), ("fois", "foil")],
 )
 def test_misspelt_system_names_the_nearest(name: str, near: str, root: Path) -> None:
-    with pytest.raises(ConfigError, match=f"Did you mean `{near}`"):
+    with pytest.raises(ConfigError, match=f"Did you mean '{near}'"):
         RealPDEBench(root, name)
 
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from r2no import metrics
 from r2no.data.normalise import Normaliser
-from r2no.data.window import batches
+from r2no.data.window import Window, batches, collate
 from r2no.errors import ConfigError, DataError, EmptySplitError, GridMismatchError, ShapeError
 from r2no.realpdebench import RealPDEBench, write_tiny
 from r2no.realpdebench.protocol import Protocol, roll_out, score_operators
-from r2no.realpdebench.protocol.evaluation import check_measured
+from r2no.realpdebench.protocol.evaluation import MeasuredChannels
 from r2no.realpdebench.protocol.windows import check_operator
 from r2no.realpdebench.systems import Body
 from r2no.training import PhysicalOperator
@@ -192,15 +192,24 @@ def test_compat_needs_normalisers() -> None:
         Protocol(4, "benchmark")
 
 
+def seen(windows: RealPDEBench, channels: list[int]) -> MeasuredChannels:
+    """After a batch in which these channels are not zero."""
+    found = MeasuredChannels(windows)
+    history, target, mask = collate([windows[0]])
+    target = torch.zeros_like(target)
+    target[..., 0, 0, :] = torch.tensor(channels, dtype=target.dtype)
+    found.begin(range(1), Window(history, target, mask))
+    return found
+
+
 def test_declared_channels_are_held_against_the_data(root: Path) -> None:
     windows = RealPDEBench(root, "fsi", "real", "test")
-    check_measured(torch.tensor([True, True, False]), windows)
+    seen(windows, [1, 1, 0]).check()
     with pytest.raises(DataError, match="measures v, but"):
-        check_measured(torch.tensor([True, False, False]), windows)
+        seen(windows, [1, 0, 0]).check()
     with pytest.raises(DataError, match="does not measure p"):
-        check_measured(torch.tensor([True, True, True]), windows)
-    simulated = RealPDEBench(root, "fsi", "numerical", "train")
-    check_measured(torch.tensor([True, True, True]), simulated)
+        seen(windows, [1, 1, 1]).check()
+    seen(RealPDEBench(root, "fsi", "numerical", "train"), [1, 1, 1]).check()
 
 
 def test_split_without_windows_is_named(root: Path) -> None:

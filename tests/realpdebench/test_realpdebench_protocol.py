@@ -106,9 +106,9 @@ def test_paper_preset_is_the_published_adaptation() -> None:
 
 
 def test_unknown_row_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="Did you mean `dpot_s`"):
+    with pytest.raises(ConfigError, match="Did you mean 'dpot_s'"):
         preset("foil", "dpot")
-    with pytest.raises(ConfigError, match="Did you mean `combustion`"):
+    with pytest.raises(ConfigError, match="Did you mean 'combustion'"):
         preset("combusion", "fno")
 
 

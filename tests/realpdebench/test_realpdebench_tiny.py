@@ -53,7 +53,7 @@ def test_writing_replaces_small_data_only(tmp_path: Path) -> None:
 
 
 def test_wrong_names_are_refused_before_writing(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Did you mean `foil`"):
+    with pytest.raises(ConfigError, match="Did you mean 'foil'"):
         write_tiny(tmp_path, ["cylinder", "foils"])
     with pytest.raises(ConfigError, match="`layouts`"):
         write_tiny(tmp_path, ["cylinder"], layouts=("zarr",))

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from r2no.adaptation import load, read_stored
 from r2no.cli.main import app
+from r2no.data import audit_splits, shared_frames
 from r2no.errors import ConfigError, FileDamagedError, FileMissingError
 from r2no.report import (
     Evaluation,
     ReportData,
-    audit_splits,
     collect,
     render,
     store_evaluation,
@@ -122,6 +122,13 @@ def test_evaluation_survives_json():
     assert Evaluation.from_json(json.loads(text)).to_json() == before.to_json()
     with pytest.raises(FileDamagedError, match="format"):
         Evaluation.from_json({**before.to_json(), "format": "other"})
+
+
+def test_source_of_an_older_evaluation_is_called_source():
+    now = toy.evaluation(gaps=True).to_json()
+    rows = {"finetuned" if name == "source" else name: row for name, row in now["scores"].items()}
+    old = {**now, "scores": rows, "roles": {**now["roles"], "source": "finetuned"}}
+    assert Evaluation.from_json(old).to_json() == now
 
 
 def test_scripts_are_valid():
@@ -231,16 +238,20 @@ def test_command_writes_the_page(artifact, tmp_path):
 
 
 def test_audit_counts_shared_frames_and_gaps():
-    rows = audit_splits(
-        {
-            "train": toy.split(range(3)),
-            "fit": toy.split(range(2, 4)),
-            "test": toy.split(range(20, 22), gaps=True),
-        }
-    )
+    splits = {
+        "train": toy.split(range(3)),
+        "fit": toy.split(range(2, 4)),
+        "test": toy.split(range(20, 22), gaps=True),
+    }
+    rows = audit_splits(splits)
     assert [row["trajectories"] for row in rows] == [3, 2, 2]
     assert rows[0]["shared"] == {}
-    assert rows[1]["shared"] == {"train": rows[1]["frames"] // 2}
+    fields, origins = splits["fit"].fields, splits["fit"].origins
+    history, last = fields.history_frames, int(origins[:, 1].max())
+    recorded = last + history + fields.horizon_frames
+    assert rows[1]["frames"] == 2 * (recorded - history)
+    assert rows[1]["shared"] == {"train": recorded}  # one recording, as the doctor counts it
+    assert shared_frames(splits["train"], splits["fit"]) == recorded
     assert rows[2]["shared"] == {"train": 0, "fit": 0}
     assert rows[0]["gaps"] == 0
     assert rows[2]["gaps"] == pytest.approx(0.2, abs=0.02)

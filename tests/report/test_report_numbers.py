@@ -140,7 +140,7 @@ def test_watch_names_the_readout_that_was_not_scored():
     model, windows = toy.model(), toy.split(range(20, 22))
     chosen = {name: found for name, found in readouts(model).items() if name != "irno_selected"}
     with pytest.raises(ConfigError, match="irno_selected"):
-        score_readouts(model, windows, chosen, observe=ScoringWatch(model, windows))
+        score_readouts(model, windows, chosen, observers=[ScoringWatch(model, windows)])
 
 
 # -- the retention map ---------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from r2no.wake.demo import DemoSettings
 NAMES = {
     "persistence",
     "pretrained",
-    "finetuned",
+    "source",
     "irno_final",
     "irno_selected",
     "mean_final",
@@ -84,7 +84,7 @@ def test_learned_methods_beat_persistence(demo):
     results = json.loads((demo[0] / "results.json").read_text())["readouts"]
     learned = {name: s["rmse"] for name, s in results.items() if name != "persistence"}
     assert max(learned.values()) < results["persistence"]["rmse"]
-    assert learned["r2no_m2"] < learned["finetuned"]
+    assert learned["r2no_m2"] < learned["source"]
 
 
 def test_second_run_reuses_the_work_and_gives_the_same_bytes(demo):

@@ -24,6 +24,7 @@ from r2no.data.window import Fields, Windows, batches
 from r2no.errors import ConfigError, EmptySplitError, FingerprintError, GridMismatchError
 from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairUNet
+from r2no.settings import changed
 from r2no.spectral import FourierCells
 from r2no.training import (
     SourceCache,
@@ -35,7 +36,6 @@ from r2no.training import (
     train_repair,
 )
 from r2no.training.backbone import fit_normalisers
-from r2no.training.settings import changed
 
 
 def adapt(

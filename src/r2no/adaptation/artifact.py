@@ -33,7 +33,7 @@ from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
 from r2no.errors import ConfigError, FingerprintError, R2NOError
 from r2no.operators.packing import (
-    SOURCE_FILE,
+    SOURCE_FILES,
     check_describable,
     describe_source,
     load_source,
@@ -41,7 +41,6 @@ from r2no.operators.packing import (
 )
 from r2no.repair_loop import RepairUNet
 from r2no.training import (
-    load_operator,
     operator_fingerprint,
     operator_identity,
     same_answer,
@@ -118,7 +117,7 @@ def _load(
     trust_source: bool,
 ) -> AdaptedModel:
     """Read every file, check that they belong together, and find the source."""
-    stored = read_stored(folder)
+    stored = read_stored(folder, ignored=() if source is None else SOURCE_FILES)
     manifest, fields = stored.manifest, stored.fields
     with understood(folder):
         context, _ = storage.load_tensors(folder / "context.safetensors")
@@ -173,10 +172,6 @@ def _own_source(
     if found.get("included"):
         with understood(folder, known=(R2NOError,)):
             return load_source(folder, found, fields, trust=trust_source)
-    beside = manifest["provenance"].get("source_sha256")  # as the benchmark's runs leave it
-    path = folder / SOURCE_FILE
-    if beside is not None and path.is_file() and storage.file_sha256(path) == beside:
-        return load_operator(path)[0]
     raise ConfigError(
         f"`{folder}` does not bring its source, only its fingerprint. Pass the operator it was "
         f"fitted to as `source` (a `{found.get('type', 'callable')}`), or save the model again "

@@ -15,8 +15,8 @@ from r2no.adaptation.groups import ColumnGroup, MeanField, Recall, check_groups
 from r2no.data.window import Fields, Windows
 from r2no.ensemble import Columns, GramSums
 from r2no.progress import Reporter
+from r2no.settings import changed
 from r2no.spectral import FourierCells
-from r2no.training.settings import changed
 
 #: Frames of the history that are recalled.
 _RECALLED = 5

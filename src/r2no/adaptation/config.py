@@ -8,8 +8,8 @@ from r2no._types import Extent, PaddingMode
 from r2no.adaptation.weighting import Target
 from r2no.ensemble import RIDGE_GRID
 from r2no.repair_loop import RepairObjective
+from r2no.settings import Settings
 from r2no.training import TrainSettings
-from r2no.training.settings import Settings
 
 Auto = Literal["auto"]
 LeastOne = Annotated[int, Field(ge=1)]

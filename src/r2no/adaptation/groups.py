@@ -16,7 +16,7 @@ from r2no._types import Operator
 from r2no.data.window import Fields, Windows, batches
 from r2no.ensemble.columns import BASE, PARTNER, REPAIR, group_of
 from r2no.errors import ConfigError, NonFiniteError, R2NOError, ShapeError
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
 from r2no.training import asked, same_answer
 
 RECALL, MEAN = "recall", "mean"
@@ -100,7 +100,7 @@ class MeanField:
 
     @classmethod
     def of(
-        cls, windows: Windows, *, batch_size: int = 8, reporter: Reporter | None = None
+        cls, windows: Windows, *, batch_size: int = 8, reporter: Reporter = SILENT
     ) -> "MeanField":
         """The mean over windows and frames of what was measured, in float64.
 
@@ -109,7 +109,7 @@ class MeanField:
         fields = windows.fields
         total = torch.zeros(*fields.grid, len(fields.channels), dtype=torch.float64)
         count = torch.zeros_like(total)
-        with (reporter or Reporter(quiet=True)).step("mean field", len(windows)) as step:
+        with reporter.step("mean field", len(windows)) as step:
             for numbers, window in batches(windows, batch_size):
                 valid = torch.ones_like(window.target, dtype=torch.bool)
                 valid = valid if window.mask is None else window.mask

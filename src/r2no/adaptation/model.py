@@ -19,7 +19,7 @@ from r2no.adaptation.histories import read_history, without_gaps
 from r2no.adaptation.labelled import read_labelled
 from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.ranges import check_range
-from r2no.data.window import Fields, Windows, batches
+from r2no.data.window import Fields, Windows
 from r2no.ensemble import (
     BudgetPoint,
     Contribution,
@@ -34,8 +34,8 @@ from r2no.ensemble import (
 )
 from r2no.ensemble.columns import last_depths, repair_label
 from r2no.errors import FingerprintError, NonFiniteError, ShapeError
-from r2no.metrics import Accumulator
 from r2no.progress import SILENT, Reporter
+from r2no.scoring import Metrics, score
 from r2no.training import asked, operator_identity, same_answer
 
 IncludeSource = bool | Literal["auto"]
@@ -273,12 +273,9 @@ class AdaptedModel:
                 f"`windows` must have the model's channels {self.fields.channels}, but has "
                 f"{windows.fields.channels}. Give them in this order and under these names."
             )
-        metrics = Accumulator(measured=self.fields.measured)
-        with reporter.step("scoring", len(windows)) as step:
-            for numbers, window in batches(windows, self.settings.batch_size):
-                metrics.update(self.forecast(window.history), window.target, window.mask)
-                step.advance(len(numbers))
-        return metrics.compute()
+        metrics, size = Metrics(self.fields.measured), self.settings.batch_size
+        score({"model": self.forecast}, windows, [metrics], batch_size=size, reporter=reporter)
+        return metrics.compute()["model"]
 
     def save(self, path: PathLike, *, include_source: IncludeSource = "auto") -> Path:
         """Write the artifact: a folder with ``manifest.json`` and safetensors files.

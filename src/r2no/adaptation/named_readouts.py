@@ -4,7 +4,7 @@ Each is a weight array over the same columns: zeros give the source, a one-hot o
 weights a mean, one cell a global combination, many cells R2NO.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,14 +12,11 @@ from torch import Tensor
 from r2no._types import Operator
 from r2no.adaptation.groups import group_forecasts
 from r2no.adaptation.model import AdaptedModel
-from r2no.data.window import Window, Windows, batches
+from r2no.data.window import Window, Windows
 from r2no.ensemble import Columns, DepthErrors, FittedEnsemble, Readouts
-from r2no.metrics import Accumulator
-from r2no.progress import Reporter
+from r2no.progress import SILENT, Reporter
+from r2no.scoring import Depths, Forecaster, Metrics, Observer, Watch, score
 from r2no.spectral import FourierCells
-
-#: Sees (window numbers, batch, forecasts by name) of each scored batch.
-Observer = Callable[[range, Window, Mapping[str, Tensor]], None]
 
 
 def readouts(model: AdaptedModel) -> dict[str, FittedEnsemble]:
@@ -53,51 +50,66 @@ def readouts(model: AdaptedModel) -> dict[str, FittedEnsemble]:
     return found | {f"r2no_m{members}": ensemble}
 
 
-@torch.no_grad()
+def roll_out(
+    model: AdaptedModel,
+    chosen: Mapping[str, FittedEnsemble],
+    operators: Mapping[str, Operator] | None = None,
+) -> Forecaster:
+    """The forecaster of :func:`r2no.scoring.score` for readouts: one roll-out per batch for all.
+
+    Forecasts, in this order, are those of ``operators``, the ``source`` and the readouts.
+    """
+    loops, others = model.loops, operators or {}
+    joint = Readouts({name: one.spread for name, one in chosen.items()}) if chosen else None
+
+    def forecasts(numbers: range, window: Window, watch: Watch) -> Iterator[tuple[str, Tensor]]:
+        for name, operator in others.items():
+            yield name, operator(window.history)
+        watch.charge("readouts")
+        source = model.source_forecast(window.history)
+        watch.charge("source")
+        composition = None if joint is None else joint.compose(source, spectra=watch.spectra)
+        for member in range(len(loops.modules)):
+            watch.iterate(member, 0, source)
+        if composition is not None:
+            for label, forecast in group_forecasts(model.groups, window.history, source):
+                composition.put(label, forecast)
+        watch.charge("readouts")
+        for member, depth, iterate in loops(window.history, source):
+            watch.charge("rollout")
+            spectrum = None if composition is None else composition.add(member, depth, iterate)
+            watch.iterate(member, depth, iterate, spectrum)
+            watch.charge("readouts")
+        yield "source", source
+        if composition is not None:
+            yield from composition.results()
+
+    return forecasts
+
+
 def score_readouts(
     model: AdaptedModel,
     windows: Windows,
     chosen: Mapping[str, FittedEnsemble],
     *,
     operators: Mapping[str, Operator] | None = None,
-    observe: Observer | None = None,
-    reporter: Reporter | None = None,
+    observers: Sequence[Observer] = (),
+    reporter: Reporter = SILENT,
 ) -> tuple[dict[str, dict[str, float]], DepthErrors]:
     """Score readouts, the source and other operators on a split, from one roll-out.
 
-    ``observe`` is shown every batch with its forecasts, so that reports need no second roll-out.
+    ``observers`` see every batch with its forecasts, so that reports need no second roll-out.
 
-    Returns the metrics by name (``operators`` first, then ``finetuned`` for the source, then the
-    readouts) and the errors by depth and band of the roll-out.
+    Returns the metrics by name (``operators`` first, then ``source``, then the readouts) and the
+    errors by depth and band of the roll-out.
     """
-    reporter, operators = reporter or Reporter(quiet=True), operators or {}
-    names = [*operators, "finetuned", *chosen]
-    scores = {name: Accumulator(measured=model.fields.measured) for name in names}
-    errors = DepthErrors.empty(
-        model.fit_errors.cells,
-        members=len(model.loops.modules),
-        steps=model.loops.steps,
-        measured=model.fields.measured,
+    metrics, depths = Metrics(model.fields.measured), Depths(model.fit_errors.cleared())
+    score(
+        roll_out(model, chosen, operators),
+        windows,
+        [depths, metrics, *observers],
+        batch_size=model.settings.batch_size,
+        title="scoring on test",
+        reporter=reporter,
     )
-    joint = Readouts({name: ensemble.spread for name, ensemble in chosen.items()})
-    with reporter.step("scoring on test", len(windows)) as step:
-        for numbers, window in batches(windows, model.settings.batch_size):
-            source = model.source_forecast(window.history)
-            composition = joint.compose(source)
-            errors.begin(window.target)
-            for member in range(len(model.loops.modules)):
-                errors.add(member, 0, source, window.target, window.mask)
-            for label, forecast in group_forecasts(model.groups, window.history, source):
-                composition.put(label, forecast)
-            for member, depth, iterate in model.loops(window.history, source):
-                errors.add(member, depth, iterate, window.target, window.mask)
-                composition.add(member, depth, iterate)
-            forecasts = {name: operator(window.history) for name, operator in operators.items()}
-            forecasts["finetuned"] = source
-            forecasts |= dict(composition.results())
-            for name, forecast in forecasts.items():
-                scores[name].update(forecast, window.target, window.mask)
-            if observe is not None:
-                observe(numbers, window, forecasts)
-            step.advance(len(numbers))
-    return {name: score.compute() for name, score in scores.items()}, errors
+    return metrics.compute(), depths.errors

@@ -8,7 +8,7 @@ anybody, with all hashes right.
 import contextlib
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from r2no.adaptation.group_files import group_labels
 from r2no.data.window import Fields
 from r2no.ensemble import DepthErrors, FittedEnsemble, Verdict
 from r2no.errors import FileDamagedError, FileMissingError, FingerprintError, R2NOError
+from r2no.operators.packing import SOURCE_FILE
 from r2no.spectral import FourierCells
 
 Result = TypeVar("Result")
@@ -65,20 +66,24 @@ class StoredModel:
         return self.ensemble.verdict
 
 
-def read_stored(path: PathLike) -> StoredModel:
+def read_stored(path: PathLike, *, ignored: Collection[str] = ()) -> StoredModel:
     """Read an artifact's fit; no source is needed and no network is built.
+
+    Args:
+        path: The folder.
+        ignored: Files that may be missing or changed, since they will not be read.
 
     Raises:
         FileDamagedError: if a file is missing, its hash differs from the manifest's, or files
             contradict each other.
     """
     folder = checks.path("path", path)
-    return read_steadily(folder, partial(_read_stored, folder))
+    return read_steadily(folder, partial(_read_stored, folder, ignored))
 
 
-def _read_stored(folder: Path) -> StoredModel:
+def _read_stored(folder: Path, ignored: Collection[str]) -> StoredModel:
     """Put the parts of an artifact together and hold them against each other."""
-    manifest = verified_manifest(folder)
+    manifest = verified_manifest(folder, ignored)
     with understood(folder):
         context, extra = storage.load_tensors(folder / "context.safetensors")
         fields = _fields(manifest["fields"])
@@ -199,11 +204,11 @@ def _check_agreement(stored: StoredModel) -> None:
         raise ValueError("errors by depth are not finite")
 
 
-def verified_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of an artifact whose files all have their hashes."""
+def verified_manifest(folder: Path, ignored: Collection[str] = ()) -> dict[str, Any]:
+    """The manifest of an artifact whose files, but for those ``ignored``, have their hashes."""
     manifest = read_manifest(folder)
     for name, expected in manifest["files"].items():
-        if not is_intact(folder / name, expected):
+        if name not in ignored and not is_intact(folder / name, expected):
             raise _changed(folder / name)
     return manifest
 
@@ -236,7 +241,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     _check_seal(path, manifest)
     _check_parts(path, manifest)
-    return manifest
+    return _with_noted_source(manifest)
+
+
+def _with_noted_source(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Runs on RealPDEBench once noted the hash of their source elsewhere."""
+    noted = manifest["provenance"].get("source_sha256")
+    known = manifest.get("source", {})
+    if noted is None or known.get("included"):
+        return manifest
+    source = {**known, "included": True, "kind": "operator"}
+    return {**manifest, "source": source, "files": {**manifest["files"], SOURCE_FILE: noted}}
 
 
 def _check_parts(path: Path, manifest: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """The registry of networks, the configs RealPDEBench published, and what all networks share."""
 
-import difflib
 import importlib
 import json
 from collections.abc import Iterable, Mapping
@@ -10,10 +9,12 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from pydantic import BaseModel, PositiveInt, ValidationError
+from pydantic import BaseModel, PositiveInt
 from torch import Tensor, nn
 
+from r2no.checks import choice
 from r2no.errors import ConfigError, ShapeError
+from r2no.settings import valid
 
 #: Frames, height, width and channels of a window without its batch axis.
 Shape = tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
@@ -40,7 +41,7 @@ def systems() -> tuple[str, ...]:
 
 def network_class(name: str) -> type[nn.Module]:
     """The class behind a registry name."""
-    module, attribute = _NETWORKS[_known(name, names(), "network")]
+    module, attribute = _NETWORKS[choice("network", name, names())]
     found: type[nn.Module] = getattr(importlib.import_module(f"r2no.backbones.{module}"), attribute)
     return found
 
@@ -55,8 +56,8 @@ def config_class(name: str) -> type[BaseModel]:
 
 def published_config(name: str, system: str) -> BaseModel:
     """The config with which RealPDEBench trained network ``name`` on ``system``."""
-    settings = _published()[_known(name, names(), "network")]
-    return config_class(name)(**settings[_known(system, settings, "system")])
+    settings = _published()[choice("network", name, names())]
+    return config_class(name)(**settings[choice("system", system, settings)])
 
 
 def build(
@@ -128,7 +129,7 @@ def _small_settings(
     """Settings of a network that trains in seconds on windows of these shapes."""
     (time, height, width, channels), (time_out, _, _, channels_out) = shape_in, shape_out
     shapes = {"shape_in": shape_in, "shape_out": shape_out}
-    match _known(name, names(), "network"):
+    match choice("network", name, names()):
         case "fno":
             modes = {"modes1": 2, "modes2": min(6, height), "modes3": min(8, width // 2 + 1)}
             return {**shapes, **modes, "n_layers": 3, "width": 12}
@@ -167,18 +168,7 @@ def _as_config(name: str, config: Any) -> BaseModel:
         raise ConfigError(
             f"`config` must be a `{expected.__name__}` or its fields by name, but got {config!r}."
         )
-    try:
-        return expected(**config)
-    except ValidationError as error:
-        raise ConfigError(f"The config of network {name!r} is not valid: {error}") from error
-
-
-def _known(name: str, known: Iterable[str], what: str) -> str:
-    if name in known:
-        return name
-    near = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.4)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"There is no {what} {name!r}.{hint} Known: {', '.join(known)}.")
+    return valid(expected, config, f"The config of network {name!r}")
 
 
 @cache

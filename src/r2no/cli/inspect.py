@@ -114,11 +114,8 @@ def _artifact(folder: Path) -> dict[str, Any]:
     if not (folder / "manifest.json").is_file():
         raise ConfigError(f"`{folder}` has no manifest.json, so it is no artifact, and no data.")
     manifest = read_manifest(folder)
-    expected_files = dict(manifest["files"])
-    if (source := manifest["provenance"].get("source_sha256")) is not None:
-        expected_files["source.safetensors"] = source
     files = {
         name: "intact" if is_intact(folder / name, expected) else "missing or changed"
-        for name, expected in expected_files.items()
+        for name, expected in manifest["files"].items()
     }
     return {"folder": str(folder), **manifest, "files": files}

@@ -4,7 +4,7 @@ import importlib
 from typing import Any
 
 from r2no.data.arrays import ArrayWindows
-from r2no.data.audit import shared_frames
+from r2no.data.audit import audit_splits, shared_frames
 from r2no.data.measurements import Measurements
 from r2no.data.normalise import Normaliser
 from r2no.data.opening import open
@@ -19,6 +19,7 @@ __all__ = [
     "Splits",
     "Window",
     "Windows",
+    "audit_splits",
     "batches",
     "collate",
     "open",

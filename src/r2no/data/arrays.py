@@ -13,11 +13,11 @@ from torch.utils.data import Dataset
 
 from r2no import checks
 from r2no._types import Number
+from r2no.checks import did_you_mean
 from r2no.data.array_checks import check_shapes, constant_names, read_constants, without_mask
 from r2no.data.gaps import fill_gaps
 from r2no.data.lazy import LazyTrajectory, as_mask
 from r2no.data.mapped import MappedFile
-from r2no.data.names import did_you_mean
 from r2no.data.window import Fields, Window
 from r2no.errors import (
     ConfigError,

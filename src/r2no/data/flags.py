@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from r2no._types import Number
+from r2no.checks import did_you_mean
 from r2no.data.lazy import LazyTrajectory, as_mask
-from r2no.data.names import did_you_mean
 from r2no.errors import ConfigError
 
 #: What `open` takes as a mask.

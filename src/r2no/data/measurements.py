@@ -12,11 +12,11 @@ from torch import Tensor
 
 from r2no._repr import html_table, named_units
 from r2no._types import Number
+from r2no.checks import did_you_mean
 from r2no.data.arrays import ArrayWindows
 from r2no.data.coordinates import Axis
 from r2no.data.flags import Flags, Mask, read_mask
 from r2no.data.lazy import LazyTrajectory
-from r2no.data.names import did_you_mean
 from r2no.data.recordings import Recording
 from r2no.data.splits import (
     By,

@@ -1,10 +1,10 @@
 """Which dimension is time, which is space: guessed from CF attributes and usual names."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 import xarray as xr
 
+from r2no.checks import did_you_mean
 from r2no.errors import ConfigError, DataError, UnknownNameError
 
 #: What a dimension can be; space in the order of a field's axes.
@@ -78,15 +78,6 @@ def superseded(names: Iterable[str]) -> dict[str, str]:
             if taken is not None:
                 better[name] = taken
     return better
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint for a wrong name: the nearest right one and all that there are."""
-    found = [str(candidate) for candidate in known]
-    lower = {candidate.lower(): candidate for candidate in found}
-    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
-    hint = f"Did you mean {lower[close[0]]!r}? " if close else ""
-    return f"{hint}There are {', '.join(map(repr, found)) or 'none'}."
 
 
 def check_given(data: xr.Dataset, given: Mapping[str, str], where: str) -> None:

@@ -8,12 +8,12 @@ import numpy as np
 
 from r2no import checks
 from r2no._types import Number
+from r2no.checks import did_you_mean
 from r2no.data.coordinates import Axis
 from r2no.data.declared import reading
 from r2no.data.files import Source, read_all
 from r2no.data.flags import Mask, read_mask, valid_flags
 from r2no.data.measurements import CHEAP, Measurements
-from r2no.data.names import did_you_mean
 from r2no.data.recordings import Recording, read_recordings
 from r2no.errors import (
     ConfigError,

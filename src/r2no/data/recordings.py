@@ -9,13 +9,13 @@ from typing import Any
 
 import xarray as xr
 
+from r2no.checks import did_you_mean
 from r2no.data.coordinates import Axis, read_axis
 from r2no.data.flags import Flags, Validity
 from r2no.data.lazy import LazyTrajectory, Part
 from r2no.data.names import (
     SPACE,
     check_given,
-    did_you_mean,
     find_roles,
     kind_beside,
     single_points,

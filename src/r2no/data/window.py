@@ -13,6 +13,7 @@ from torch import Tensor
 from r2no._repr import brief_repr, named_units
 from r2no._types import Grid
 from r2no.errors import ConfigError, EmptySplitError, ShapeError
+from r2no.storage import fingerprint
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,30 @@ class Windows(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Window: ...
+
+
+class Chosen:
+    """Some windows of a split, numbered anew."""
+
+    def __init__(self, windows: Windows, numbers: Sequence[int]) -> None:
+        self._windows, self._numbers = windows, list(numbers)
+        self.fields: Fields = windows.fields
+
+    @property
+    def origins(self) -> Int[Tensor, "window 2"]:
+        """Of the chosen windows."""
+        return self._windows.origins[self._numbers]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the split and the choice."""
+        return fingerprint(self._windows.fingerprint, self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int) -> Window:
+        return self._windows[self._numbers[index]]
 
 
 def collate(windows: Sequence[Window]) -> Window:

@@ -37,6 +37,10 @@ class DepthErrors:
         shape = (members, steps + 1, cells.num_cells, len(measured))
         return cls(cells, measured, torch.zeros(shape, dtype=torch.float64))
 
+    def cleared(self) -> "DepthErrors":
+        """No windows yet, of the same members, depths, bands and channels."""
+        return DepthErrors(self.cells, self.measured, torch.zeros_like(self.squared))
+
     def begin(self, target: Field) -> None:
         """Count a batch; follow with :meth:`add` for each of its iterates."""
         self.windows += target.shape[0]

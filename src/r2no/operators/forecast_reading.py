@@ -8,11 +8,12 @@ import numpy as np
 import xarray
 
 from r2no._types import PathLike
+from r2no.checks import did_you_mean
 from r2no.data.coordinates import read_axis
 from r2no.data.declared import check_file
 from r2no.data.files import find_files, read_file
 from r2no.data.forecast_layout import RECORDING
-from r2no.data.names import SPACE, did_you_mean, dim_role
+from r2no.data.names import SPACE, dim_role
 from r2no.data.window import Fields
 from r2no.errors import ConfigError, DataError, GridMismatchError, UnknownNameError
 

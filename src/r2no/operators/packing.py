@@ -27,6 +27,7 @@ from r2no.training.operator import operator_state
 
 SOURCE_STEM = "source"
 SOURCE_FILE = f"{SOURCE_STEM}.safetensors"
+SOURCE_FILES = (SOURCE_FILE, f"{SOURCE_STEM}.pt2")
 #: Kinds that run code other than r2no's when they are opened.
 _FOREIGN = ("python", "exported")
 

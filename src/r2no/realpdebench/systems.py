@@ -4,14 +4,13 @@ The numbers are those of the benchmark's own constructors. Sizes of a stored tra
 read from its file, never taken from here.
 """
 
-import difflib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from r2no.errors import ConfigError, DataError, FileDamagedError
+from r2no.checks import choice
+from r2no.errors import DataError, FileDamagedError
 from r2no.storage import read_json
 
 Number = int | float
@@ -164,15 +163,6 @@ _ALL = (
     ),
 )
 SYSTEMS = {system.name: system for system in _ALL}
-
-
-def choice(argument: str, value: str, allowed: Sequence[str]) -> str:
-    """Return ``value`` if it is allowed, else raise with the nearest right name."""
-    if value in allowed:
-        return value
-    near = difflib.get_close_matches(value.lower().replace("-", "_"), allowed, n=1, cutoff=0.4)
-    hint = f" Did you mean `{near[0]}`?" if near else ""
-    raise ConfigError(f"`{argument}` must be one of {', '.join(allowed)}, but got `{value}`.{hint}")
 
 
 def lookup(name: str, root: Path | None = None) -> System:

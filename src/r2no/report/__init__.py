@@ -4,7 +4,6 @@
 file, ``write_report`` does both (M9, M10).
 """
 
-from r2no.report.audit import audit_splits
 from r2no.report.content import collect
 from r2no.report.curves import Curve, Labels, plot_channels, plot_curves, plot_frames
 from r2no.report.data import Evaluation, ReportData, store_evaluation, stored_evaluation
@@ -18,7 +17,6 @@ __all__ = [
     "Labels",
     "ReportData",
     "ScoringWatch",
-    "audit_splits",
     "collect",
     "evaluate",
     "plot_channels",

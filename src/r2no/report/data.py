@@ -1,6 +1,6 @@
 """What a report shows: two plain dataclasses, JSON-able, apart from how it is drawn."""
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,16 @@ class Evaluation:
                 f"{found!r:.80}. "
                 "Score the model again with this version."
             )
-        return cls(**{part.name: content[part.name] for part in fields(cls)})
+        found = cls(**{part.name: content[part.name] for part in fields(cls)})
+        return found._with_source_named()
+
+    def _with_source_named(self) -> "Evaluation":
+        """The source's row was called after how the demo's source was made, once."""
+        old = self.roles.get("source")
+        if old != "finetuned":
+            return self
+        scores = {"source" if name == old else name: row for name, row in self.scores.items()}
+        return replace(self, scores=scores, roles={**self.roles, "source": "source"})
 
 
 @dataclass(frozen=True)

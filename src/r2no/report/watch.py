@@ -17,11 +17,12 @@ from r2no.progress import SILENT, Reporter
 from r2no.report.data import Evaluation
 from r2no.report.example import example_json
 from r2no.report.packing import clean, rounded
+from r2no.scoring import Observer, Sample
 from r2no.spectral import FourierCells, cell_energy, count_coefficients
 
 
-class ScoringWatch:
-    """Observer of :func:`r2no.adaptation.score_readouts`; :meth:`finish` gives the evaluation.
+class ScoringWatch(Observer):
+    """What of a scoring pass the report shows; :meth:`finish` gives the evaluation.
 
     Keeps sums by ring, frame and region, and one window's fields, so memory does not grow.
 
@@ -36,7 +37,7 @@ class ScoringWatch:
         self._fields, self._windows = fields, windows
         self._number = len(windows) // 2 if window is None else window
         self.roles = {
-            "source": "finetuned",
+            "source": "source",
             "irno": "irno_selected",
             "r2no": f"r2no_m{len(model.loops.modules)}",
         }
@@ -53,37 +54,50 @@ class ScoringWatch:
         shape = (fields.horizon_frames, 2, channels)
         self._squared = {name: torch.zeros(shape, dtype=torch.float64) for name in self.roles}
         self._points = torch.zeros(shape, dtype=torch.float64)
-        self._kept: dict[str, Tensor] = {}
+        self._sample = Sample(self.roles.values(), self._number)
+        self._missing: set[str] = set()
 
     def __repr__(self) -> str:
         return f"ScoringWatch({', '.join(self.roles)} on {len(self._windows)} windows)"
 
-    def __call__(self, numbers: range, window: Window, forecasts: Mapping[str, Tensor]) -> None:
-        """Add a batch."""
-        missing = sorted(set(self.roles.values()) - set(forecasts))
-        if missing:
-            raise ConfigError(
-                f"`forecasts` must hold {missing} for the report, but got {sorted(forecasts)}. "
-                "Score at least the readouts of `r2no.adaptation.readouts(model)`."
-            )
+    def begin(self, numbers: range, window: Window) -> None:
+        """Add the targets of a batch."""
+        super().begin(numbers, window)
+        self._sample.begin(numbers, window)
         measured = list(self._fields.measured)
-        target = window.target[..., measured]
-        mask = torch.ones_like(target, dtype=torch.bool)
+        self._target = window.target[..., measured]
+        self._mask = torch.ones_like(self._target, dtype=torch.bool)
         if window.mask is not None:
-            mask = window.mask[..., measured]
-        zero = target.new_zeros(())
-        self._energy["target"] += self._by_ring(torch.where(mask, target, zero))
-        self._points += self._by_region(mask.double())
-        place = self._number - numbers.start if self._number in numbers else None
-        for role, name in self.roles.items():
-            forecast = forecasts[name][..., measured]
-            error = torch.where(mask, forecast - target, zero)
+            self._mask = window.mask[..., measured]
+        self._missing = set(self.roles.values())
+        known = torch.where(self._mask, self._target, self._target.new_zeros(()))
+        self._energy["target"] += self._by_ring(known)
+        self._points += self._by_region(self._mask.double())
+
+    def forecast(self, name: str, forecast: Tensor) -> None:
+        """Add a forecast that the report shows."""
+        self._sample.forecast(name, forecast)
+        self._missing.discard(name)
+        for role in (role for role, readout in self.roles.items() if readout == name):
+            error = forecast[..., list(self._fields.measured)] - self._target
+            error = torch.where(self._mask, error, error.new_zeros(()))
             self._energy[role] += self._by_ring(error)
             self._squared[role] += self._by_region(error.double() ** 2)
-            if place is not None:
-                self._kept[role] = forecast[place].cpu().clone()
-        if place is not None:
-            self._kept["target"] = torch.where(mask, target, torch.nan)[place].cpu().clone()
+
+    def end(self) -> None:
+        """Raise if a readout that the report shows was not scored."""
+        if self._missing:
+            raise ConfigError(
+                f"The report needs the forecasts {sorted(self._missing)}, which were not made. "
+                "Score at least the readouts of `r2no.adaptation.readouts(model)`."
+            )
+
+    @property
+    def fields(self) -> dict[str, Tensor]:
+        """Of the kept window: the roles and the ``target``, over the measured channels."""
+        measured, kept = list(self._fields.measured), self._sample.fields
+        named = {**self.roles, "target": "target"}
+        return {role: kept[name][..., measured] for role, name in named.items()}
 
     def _by_ring(self, field: Field) -> Tensor:
         return cell_energy(field, self._rings).sum((0, 2)).cpu()
@@ -107,7 +121,7 @@ class ScoringWatch:
             scores: By readout, as :func:`r2no.adaptation.score_readouts` returns them.
             errors: By depth and band, from the same pass.
             split: Name of the split.
-            audit: Rows of :func:`r2no.report.audit_splits`, if made.
+            audit: Rows of :func:`r2no.data.audit_splits`, if made.
         """
         origins = self._windows.origins
         total = self._windows_points()
@@ -124,7 +138,10 @@ class ScoringWatch:
             lead={name: rounded(self._rmse(name, (1, 2))) for name in self.roles},
             regions=self._regions(),
             example=example_json(
-                self._kept, self._fields, number=self._number, origin=origins[self._number].tolist()
+                self.fields,
+                self._fields,
+                number=self._number,
+                origin=origins[self._number].tolist(),
             ),
             audit=audit or [],
         )
@@ -194,6 +211,6 @@ def evaluate(
     """Score a model and its baselines on a split for the report, in one streamed pass."""
     watch = ScoringWatch(model, windows)
     scores, errors = score_readouts(
-        model, windows, readouts(model), operators=operators, observe=watch, reporter=reporter
+        model, windows, readouts(model), operators=operators, observers=[watch], reporter=reporter
     )
     return watch.finish(scores, errors, split=split)

@@ -9,7 +9,7 @@ from r2no.report.packing import minus
 _READOUTS = {
     "persistence": ("Persistence", "the last measured frame, repeated"),
     "pretrained": ("Pretrained operator", "trained on simulation only"),
-    "finetuned": ("Source", "the frozen operator that is adapted"),
+    "source": ("Source", "the frozen operator that is adapted"),
     "irno_final": ("IRNO, last depth", "repair loop of one member, run to its end"),
     "irno_selected": ("IRNO, best depth", "one member, the depth of lowest error on the fit split"),
     "mean_final": ("Mean of members", "last depth of every member, averaged"),

@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from r2no._types import Number, PathLike
 from r2no.adaptation import AdaptSettings
 from r2no.data.flags import read_mask
 from r2no.data.normalise import Normaliser
-from r2no.errors import ConfigError
 from r2no.runs.config_file import read_yaml
-from r2no.training.settings import problems
+from r2no.settings import valid
 
 
 class SplitConfig(BaseModel, frozen=True, extra="forbid"):
@@ -209,7 +208,4 @@ def read_own_config(path: PathLike, overrides: Mapping[str, Any] | None = None) 
         values["out"] = given.pop("out")
     if given:
         values["adapt"] = {**(values.get("adapt") or {}), **given}
-    try:
-        return OwnConfig(**values)
-    except ValidationError as error:
-        raise ConfigError(f"`{path}` is not valid: {problems(error, OwnConfig)}") from error
+    return valid(OwnConfig, values, f"`{path}`")

@@ -1,6 +1,5 @@
 """doctor: look for what would spoil a long run before it starts; each finding with what to do."""
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from r2no._types import Operator
 from r2no.adaptation.fitting import check_adaptable
 from r2no.data.audit import shared_frames
 from r2no.data.splits import Splits, default_counts
-from r2no.data.window import Window, Windows, collate
+from r2no.data.window import Chosen, Window, Windows, collate
 from r2no.errors import (
     BusyError,
     EmptySplitError,
@@ -31,6 +30,7 @@ from r2no.runs.calibration import calibrate
 from r2no.runs.config import OwnConfig
 from r2no.runs.place import check_begun, check_place, replaces
 from r2no.runs.task import open_measurements, open_source, split
+from r2no.scoring import Rmse, score
 from r2no.training import Persistence, operator_fingerprint
 
 _LOOK = 8  # windows that sources are compared on
@@ -276,7 +276,11 @@ def _persistence(forecast: Tensor, few: Window, windows: Windows) -> Finding:
     """Whether the source beats repeating the last frame."""
     fields = windows.fields
     still = Persistence(fields.horizon_frames, len(fields.channels))(few.history)
-    ours, theirs = _rmse(forecast, few, windows), _rmse(still, few, windows)
+    rmse = Rmse(fields.measured)
+    rmse.begin(range(len(forecast)), few)
+    for name, answer in (("source", forecast), ("still", still)):
+        rmse.forecast(name, answer)
+    ours, theirs = rmse.compute().values()
     text = f"RMSE {ours:.4g} against {theirs:.4g} of persistence on {len(few.history)} windows"
     if ours < theirs:
         return Finding("ok", "source skill", f"{text}.")
@@ -296,9 +300,10 @@ def _other_layouts(source: WrappedOperator, fit: Windows) -> Finding:
     if not others:
         return Finding("ok", "layout", f"{declared!r}; no other layout fits by shape.")
     numbers = _judged(source, fit, len(others) + 1)
-    errors = {
-        name: _rmse_over(rewrapped(source, name), fit, numbers) for name in (declared, *others)
-    }
+    rmse, few = Rmse(fit.fields.measured), Chosen(fit, numbers)
+    layouts = {name: rewrapped(source, name) for name in (declared, *others)}
+    score(layouts, few, [rmse], batch_size=_LOOK)
+    errors = rmse.compute()
     shown = ", ".join(f"{name!r} {error:.4g}" for name, error in errors.items())
     text = f"RMSE over {len(numbers)} of {len(fit)} windows of the fit split: {shown}"
     best = min(errors, key=lambda name: errors[name])
@@ -326,31 +331,8 @@ def _judged(source: Operator, fit: Windows, layouts: int) -> list[int]:
     return result
 
 
-def _rmse_over(source: Operator, fit: Windows, numbers: list[int]) -> float:
-    measured, squared, count = list(fit.fields.measured), 0.0, 0
-    for start in range(0, len(numbers), _LOOK):
-        window = collate([fit[number] for number in numbers[start : start + _LOOK]])
-        error = (source(window.history) - window.target)[..., measured].double().square()
-        if window.mask is not None:
-            known = window.mask[..., measured]
-            error, count = error * known, count + int(known.sum())
-        else:
-            count += error.numel()
-        squared += float(error.sum())
-    return math.sqrt(squared / max(count, 1))
-
-
 def _spread(field: Tensor, few: Window, channel: int) -> Tensor:
     """Standard deviation of a channel where it was measured."""
     values = field[..., channel]
     known = values if few.mask is None else values[few.mask[..., channel]]
     return known.double().std().clamp_min(1e-30)
-
-
-def _rmse(forecast: Tensor, few: Window, windows: Windows) -> float:
-    measured = list(windows.fields.measured)
-    error = (forecast - few.target)[..., measured].double()
-    if few.mask is None:
-        return float(error.square().mean().sqrt())
-    known = few.mask[..., measured]
-    return float((error.square() * known).sum().div(known.sum().clamp_min(1)).sqrt())

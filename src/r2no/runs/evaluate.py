@@ -68,4 +68,4 @@ def score_split(
         operators={"persistence": persistence},
         reporter=reporter,
     )
-    return {"source" if name == "finetuned" else name: row for name, row in scores.items()}
+    return scores

@@ -7,9 +7,8 @@ from typing import Any
 from r2no import storage
 from r2no.errors import FileDamagedError, FingerprintError, StorageError
 from r2no.runs.config import OwnConfig
+from r2no.runs.finish import ARTIFACT, SUMMARY
 
-ARTIFACT = "model.r2no"
-SUMMARY = "run.json"
 _BEGUN = "config.json"
 
 

@@ -3,25 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from r2no import storage
 from r2no.adaptation import adapt
-from r2no.adaptation.model import versions
 from r2no.locks import sole_writer
 from r2no.progress import SILENT, Reporter
-from r2no.report import audit_splits, evaluate, store_evaluation, write_report
 from r2no.runs.config import OwnConfig
-from r2no.runs.place import (
-    ARTIFACT,
-    SUMMARY,
-    check_begun,
-    check_place,
-    remember,
-    replaces,
-)
+from r2no.runs.finish import ARTIFACT, finish, summarise
+from r2no.runs.place import check_begun, check_place, remember, replaces
 from r2no.runs.task import open_task
-from r2no.training import Persistence
-
-REPORT = "report.html"
 
 
 def run_own_adaptation(
@@ -57,23 +45,9 @@ def _run(config: OwnConfig, reporter: Reporter, command: str) -> Path:
         folder=config.out / "work",
         reporter=reporter,
     )
-    model.provenance["config"] = config.model_dump(mode="json")
-    path = model.save(config.out / ARTIFACT)
-    fields = splits.test.fields
-    persistence = Persistence(fields.horizon_frames, len(fields.channels))
-    found = evaluate(model, splits.test, operators={"persistence": persistence}, reporter=reporter)
-    audit = audit_splits({"train": splits.train, "fit": splits.fit, "test": splits.test})
-    store_evaluation(path, replace(found, audit=audit))
-    write_report(path, config.out / REPORT, command=command, reporter=reporter)
-    shown = {"persistence": "persistence", "source": "finetuned", "r2no": found.roles["r2no"]}
-    summary = {
-        "config": config.model_dump(mode="json"),
-        "artifact": ARTIFACT,
-        "scores": {name: found.scores[readout] for name, readout in shown.items()},
-        "verdict": None if model.verdict is None else str(model.verdict),
-        "versions": versions(),
-    }
-    storage.write_json(config.out / SUMMARY, summary)
-    if model.verdict is not None:
-        reporter.say(f"{model.verdict}.")
-    return path
+    dumped = config.model_dump(mode="json")
+    model = replace(model, provenance={**model.provenance, "config": dumped})
+    parts = {"train": splits.train, "fit": splits.fit, "test": splits.test}
+    found = finish(model, parts, config.out / ARTIFACT, command=command, reporter=reporter)
+    summarise(dumped, model, found)
+    return found.artifact

@@ -16,10 +16,23 @@ def cell_energy(field: Field, cells: FourierCells) -> Float[Tensor, "batch cell 
     """
     cells.check_field("field", field)
     spectrum = forward(space_last(field), len(cells.grid))
-    power = (spectrum.abs().double() ** 2).sum(1) * cells.multiplicity.to(field.device)
-    flat = power.flatten(2)  # batch, channel, coefficient
+    return _by_cell((spectrum.abs().double() ** 2).sum(1), cells)
+
+
+def spectrum_energy(
+    spectrum: Float[Tensor, "batch time channel *half_parts"], cells: FourierCells
+) -> Float[Tensor, "batch cell channel"]:
+    """As :func:`cell_energy` from a transform, real and imaginary part last, without a root."""
+    return _by_cell(spectrum.square().sum(-1).sum(1, dtype=torch.float64), cells)
+
+
+def _by_cell(
+    power: Float[Tensor, "batch channel *half"], cells: FourierCells
+) -> Float[Tensor, "batch cell channel"]:
+    """Squared magnitudes in float64, each as often as the full plane holds it, by cell."""
+    flat = (power * cells.multiplicity.to(power)).flatten(2)
     energy = flat.new_zeros(*flat.shape[:2], cells.num_cells)
-    energy.index_add_(2, cells.index.reshape(-1).to(field.device), flat)
+    energy.index_add_(2, cells.index.reshape(-1).to(flat.device), flat)
     return energy.transpose(1, 2)
 
 

@@ -1,14 +1,13 @@
 """Pretraining and finetuning of a backbone: mean squared error in normalised units."""
 
-import torch
 from torch import Tensor, nn
 
 from r2no import storage
 from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Window, Windows, batches, collate
-from r2no.metrics import Accumulator
+from r2no.data.window import Windows, batches, collate
 from r2no.progress import SILENT, Reporter
+from r2no.scoring import Metrics, NormalisedError, mean_square, score
 from r2no.training.config import TrainSettings
 from r2no.training.engine import TrainResult, optimise
 from r2no.training.operator import PhysicalOperator
@@ -45,7 +44,7 @@ def train_operator(
     def loss(numbers: list[int]) -> tuple[Tensor, dict[str, float]]:
         window = collate([train[number] for number in numbers])
         error = operator.network(normalise[0](window.history)) - normalise[1](window.target)
-        value = _mean_square(error[..., channels], window, channels)
+        value = mean_square(error[..., channels], window, channels)
         return value, {"loss": float(value.detach())}
 
     key = storage.fingerprint(
@@ -78,19 +77,11 @@ def train_operator(
 def validation_scores(
     operator: PhysicalOperator, windows: Windows, batch_size: int
 ) -> dict[str, float]:
-    """All metrics over the measured channels, in physical units, from one forward pass each.
-
-    ``normalised_mse`` is the mean over batches, without weights, of the error in normalised units.
-    """
-    measured = list(windows.fields.measured)
-    metrics, losses = Accumulator(measured=windows.fields.measured), []
-    to_normal = operator.target_normaliser
-    for _, window in batches(windows, batch_size):
-        prediction = operator(window.history)
-        metrics.update(prediction, window.target, window.mask)
-        error = (to_normal(prediction) - to_normal(window.target))[..., measured]
-        losses.append(float(_mean_square(error, window, measured)))
-    return {**metrics.compute(), "normalised_mse": sum(losses) / len(losses)}
+    """All metrics over the measured channels in physical units, and ``normalised_mse``."""
+    measured = windows.fields.measured
+    metrics, error = Metrics(measured), NormalisedError(measured, operator.target_normaliser)
+    score({"own": operator}, windows, [metrics, error], batch_size=batch_size)
+    return {**metrics.compute()["own"], "normalised_mse": error.compute()["own"]}
 
 
 def fit_normalisers(windows: Windows, batch_size: int = 64) -> tuple[Normaliser, Normaliser]:
@@ -102,10 +93,3 @@ def fit_normalisers(windows: Windows, batch_size: int = 64) -> tuple[Normaliser,
     pairs = ((window.target, window.mask) for _, window in batches(windows, batch_size))
     target = Normaliser.gaussian(pairs)
     return history, target
-
-
-def _mean_square(error: Tensor, window: Window, channels: list[int]) -> Tensor:
-    if window.mask is None:
-        return error.square().mean()
-    known = window.mask[..., channels]
-    return torch.where(known, error, 0).square().sum() / known.sum().clamp_min(1)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from r2no.training.settings import Settings
+from r2no.settings import Settings
 
 
 class TrainSettings(Settings, frozen=True):

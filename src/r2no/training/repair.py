@@ -1,16 +1,17 @@
 """Training of a repair module Φ_θ on top of a frozen source (M3, M4)."""
 
 from collections import deque
+from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from r2no import storage
 from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Windows, batches, collate
+from r2no.data.window import Window, Windows, collate
 from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairObjective, RepairUNet, repair_steps
+from r2no.scoring import Rmse, Watch, score
 from r2no.training.config import TrainSettings
 from r2no.training.engine import TrainResult, optimise
 from r2no.training.source_cache import SourceCache
@@ -88,9 +89,9 @@ def final_rmse(
 ) -> float:
     """RMSE of h_L on the measured points, in physical units."""
     (windows, cache), (of_history, of_field) = fit, normalisers
-    fast, measured = module.folded(), list(windows.fields.measured)
-    squared, points = 0.0, 0
-    for numbers, window in batches(windows, batch_size):
+    fast = module.folded()
+
+    def final(numbers: range, window: Window, watch: Watch) -> Iterator[tuple[str, Tensor]]:
         trajectory = repair_steps(
             fast,
             of_history(window.history),
@@ -98,13 +99,8 @@ def final_rmse(
             steps=objective.steps,
             step_size=objective.step_size,
         )
-        final = deque(trajectory, maxlen=1)[0]
-        error = (of_field.inverse(final) - window.target)[..., measured]
-        if window.mask is not None:
-            known = window.mask[..., measured]
-            error, points = torch.where(known, error, 0), points + int(known.sum())
-        else:
-            points += error.numel()
-        squared += float(error.double().square().sum())
-    result: float = (squared / max(points, 1)) ** 0.5
-    return result
+        yield "final", of_field.inverse(deque(trajectory, maxlen=1)[0])
+
+    rmse = Rmse(windows.fields.measured)
+    score(final, windows, [rmse], batch_size=batch_size)
+    return rmse.compute()["final"]

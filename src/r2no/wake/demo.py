@@ -17,22 +17,13 @@ from r2no.adaptation import (
     RepairSettings,
     adapt,
     readouts,
-    score_readouts,
 )
 from r2no.adaptation.model import versions
-from r2no.data.window import Windows, collate
-from r2no.ensemble import DepthErrors, FittedEnsemble
+from r2no.ensemble import FittedEnsemble
 from r2no.progress import SILENT, Reporter
-from r2no.report import (
-    ScoringWatch,
-    audit_splits,
-    plot_depth_bands,
-    plot_fields,
-    plot_retention,
-    store_evaluation,
-    write_report,
-)
-from r2no.training import Persistence, PhysicalOperator, TrainSettings, sole_run, train_operator
+from r2no.report import plot_depth_bands, plot_fields, plot_retention
+from r2no.runs.finish import Finished, finish
+from r2no.training import PhysicalOperator, TrainSettings, sole_run, train_operator
 from r2no.training.backbone import fit_normalisers
 from r2no.wake.dataset import WakeData, make_wake
 from r2no.wake.runs import WakeSettings
@@ -132,26 +123,19 @@ def _run(out: Path, settings: DemoSettings, reporter: Reporter, command: str) ->
         folder=work,
         reporter=reporter,
     )
-    chosen = {**readouts(model), "r2no_published": model.ensemble.derive(ridge="auto")}
-    fields = model.fields
-    persistence = Persistence(fields.horizon_frames, len(fields.channels))
-    watch = ScoringWatch(model, wake.real_test)
-    scores, errors = score_readouts(
+    published = {"r2no_published": model.ensemble.derive(ridge="auto")}
+    found = finish(
         model,
-        wake.real_test,
-        chosen,
-        operators={"persistence": persistence, "pretrained": pretrained},
-        observe=watch,
+        {"train": wake.real_train, "fit": wake.real_fit, "test": wake.real_test},
+        out / "wake.r2no",
+        more_readouts=published,
+        operators={"pretrained": pretrained},
+        title="Wake demo (measurements are a simulated stand-in)",
+        command=command,
         reporter=reporter,
     )
-    results = _results(settings, wake, model, chosen, scores, errors)
-    artifact = model.save(out / "wake.r2no")
-    _figures(out, model, wake.real_test, chosen, errors)
-    splits = {"train": wake.real_train, "fit": wake.real_fit, "test": wake.real_test}
-    evaluation = watch.finish(scores, errors, audit=audit_splits(splits))
-    store_evaluation(artifact, evaluation)
-    title = "Wake demo (measurements are a simulated stand-in)"
-    write_report(artifact, out / "report.html", title=title, command=command, reporter=reporter)
+    _figures(out, model, found)
+    results = _results(settings, wake, model, {**readouts(model), **published}, found)
     storage.write_json(out / "results.json", results)
     return results
 
@@ -219,8 +203,7 @@ def _results(
     wake: WakeData,
     model: AdaptedModel,
     chosen: dict[str, FittedEnsemble],
-    scores: dict[str, dict[str, float]],
-    errors: DepthErrors,
+    found: Finished,
 ) -> dict[str, Any]:
     """Everything the demo writes to ``results.json``."""
     ensembles = {
@@ -237,7 +220,7 @@ def _results(
         if ensemble.sums is not None
     }
     return {
-        "readouts": scores,
+        "readouts": found.scores,
         "seed": settings.seed,
         "settings": asdict(settings),
         "data": "built-in wake; `real` is a simulated stand-in for measurement, not measured data",
@@ -247,40 +230,20 @@ def _results(
             "test": len(wake.real_test),
         },
         "best_depth": model.fit_errors.best_depth(),
-        "depth_composition_gap": errors.gap(),
-        "depth_change_by_band": json.loads(json.dumps(errors.change()[0].tolist())),
+        "depth_composition_gap": found.errors.gap(),
+        "depth_change_by_band": json.loads(json.dumps(found.errors.change()[0].tolist())),
         "ensembles": ensembles,
         "versions": versions(),
     }
 
 
-@torch.no_grad()
-def _figures(
-    out: Path,
-    model: AdaptedModel,
-    test: Windows,
-    chosen: dict[str, FittedEnsemble],
-    errors: DepthErrors,
-) -> None:
+def _figures(out: Path, model: AdaptedModel, found: Finished) -> None:
     """Fields of one window, errors by band and depth, and the retention map."""
-    window = collate([test[len(test) // 2]])
-    source = model.source(window.history)
-    best = f"r2no_m{len(model.loops.modules)}"
-    parts = {name: chosen[name].compose(source) for name in ("irno_selected", best)}
-    for member, depth, iterate in model.loops(window.history, source):
-        for composition in parts.values():
-            composition.add(member, depth, iterate)
-    shown = {
-        "target": window.target[0],
-        "finetuned": source[0],
-        "IRNO": parts["irno_selected"].result()[0],
-        "R2NO": parts[best].result()[0],
-    }
+    titles = {"target": "target", "source": "finetuned", "irno": "IRNO", "r2no": "R2NO"}
+    shown = {title: found.watch.fields[role] for role, title in titles.items()}
     last = model.fields.horizon_frames - 1
     frames = [0, last // 2, last]
-    plot_fields(
-        shown, out / "fields.png", channel=0, frames=frames, channel_name=model.fields.channels[0]
-    )
-    plot_depth_bands(errors, out / "depth_by_band.png", title="test split of the wake")
     names = [model.fields.channels[channel] for channel in model.fields.measured]
-    plot_retention(chosen[best], out / "retention.png", channel_names=names)
+    plot_fields(shown, out / "fields.png", channel=0, frames=frames, channel_name=names[0])
+    plot_depth_bands(found.errors, out / "depth_by_band.png", title="test split of the wake")
+    plot_retention(model.ensemble, out / "retention.png", channel_names=names)

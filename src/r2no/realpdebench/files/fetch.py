@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from r2no._types import PathLike
+from r2no.checks import choice
 from r2no.errors import ConfigError, DataError, FileDamagedError, StorageError
 from r2no.realpdebench.files.folder import GROUPS, Folder
 from r2no.realpdebench.files.hub import Hub, RemoteFile, Repository
-from r2no.realpdebench.systems import KINDS, SPLITS, SYSTEMS, choice
+from r2no.realpdebench.systems import KINDS, SPLITS, SYSTEMS
 from r2no.storage import make_folder, read_json
 
 DATA = "AI4Science-WestlakeU/RealPDEBench"

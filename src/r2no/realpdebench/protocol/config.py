@@ -7,9 +7,11 @@ from pydantic import BaseModel, Field, field_validator
 
 from r2no import backbones
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
+from r2no.checks import choice
 from r2no.errors import ConfigError
 from r2no.realpdebench.protocol.presets import Preset, preset
-from r2no.realpdebench.systems import SYSTEMS, choice
+from r2no.realpdebench.systems import SYSTEMS
+from r2no.settings import valid
 from r2no.training import TrainSettings
 
 
@@ -89,7 +91,7 @@ class TrainConfig(BenchmarkConfig, frozen=True, extra="forbid"):
         """The preset with this config's overrides."""
         rows = preset(self.system, self.backbone).model_dump()
         given = {name: getattr(self, name, None) for name in rows}
-        return Preset(**rows | {name: value for name, value in given.items() if value is not None})
+        return valid(Preset, rows | _given(**given), "The settings")
 
     @property
     def folder(self) -> Path:

@@ -4,13 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from r2no._types import PathLike
-from r2no.errors import ConfigError
 from r2no.realpdebench.protocol.config import BenchmarkConfig
-from r2no.realpdebench.systems import choice
 from r2no.runs.config_file import read_yaml
+from r2no.settings import valid
 
 Config = TypeVar("Config", bound=BenchmarkConfig)
 
@@ -25,22 +22,11 @@ def read_config(
     """
     values: dict[str, Any] = {} if path is None else read_yaml(Path(path))
     values |= overrides or {}
-    for name in values:
-        choice("config key", str(name), tuple(kind.model_fields))
-    try:
-        config = kind(**values)
-        config.check()
-    except ValidationError as error:
-        raise ConfigError(f"The settings are not valid: {_problems(error)}") from error
+    config = valid(
+        kind,
+        values,
+        "The settings",
+        missing="is needed; give `{option}` or put it into the config file",
+    )
+    config.check()
     return config
-
-
-def _problems(error: ValidationError) -> str:
-    lines = []
-    for problem in error.errors():
-        name = ".".join(str(part) for part in problem["loc"])
-        text = problem["msg"].removeprefix("Value error, ").rstrip(".")
-        if problem["type"] == "missing":
-            text = f"is needed; give `--{name.replace('_', '-')}` or put it into the config file"
-        lines.append(text if name and f"`{name}`" in text else f"`{name}` {text}")
-    return "; ".join(lines) + "."

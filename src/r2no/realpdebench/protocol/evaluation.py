@@ -6,6 +6,7 @@ forecast f as ((f - mᵢ)/sᵢ) sₜ + mₜ; the clean value is f itself.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import torch
@@ -13,13 +14,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from r2no._types import Operator
+from r2no.checks import choice
 from r2no.data.normalise import Normaliser
-from r2no.data.window import batches
+from r2no.data.window import Window
 from r2no.errors import ConfigError, DataError, ShapeError
-from r2no.metrics import Accumulator, MetricBatches, probe_error
-from r2no.progress import Reporter
+from r2no.metrics import probe_error
+from r2no.progress import SILENT, Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
-from r2no.realpdebench.systems import choice
+from r2no.scoring import Metrics, NormalisedError, Observer, score
 
 #: Up to so many blocks the benchmark scores the whole set at once, above in metric batches.
 WHOLE_SET_BLOCKS = 4
@@ -96,66 +98,94 @@ class Protocol:
         return of_target.inverse(of_history(forecast))
 
 
-class _Tally:
-    """The scores of one operator so far."""
+class MeasuredChannels(Observer):
+    """Which channels of the targets are not zero everywhere; :meth:`check` holds them to it."""
+
+    def __init__(self, windows: RealPDEBench) -> None:
+        self._windows = windows
+        self._seen = torch.zeros(len(windows.fields.channels), dtype=torch.bool)
+
+    def begin(self, numbers: range, window: Window) -> None:
+        """Look at the batch."""
+        self._seen |= window.target.flatten(0, -2).ne(0).any(0)
+
+    def check(self) -> None:
+        """Compare with the declared channels.
+
+        Raises:
+            DataError: if a measured channel holds zeros only, or another one holds values.
+        """
+        windows, fields = self._windows, self._windows.fields
+        dead = [fields.channels[c] for c in fields.measured if not self._seen[c]]
+        others = [
+            name
+            for channel, name in enumerate(fields.channels)
+            if channel not in fields.measured and self._seen[channel]
+        ]
+        if dead:
+            raise DataError(
+                f"`{windows.system.name}` measures {', '.join(dead)}, but the {windows.split} "
+                "split holds zeros only there. Fetch the data again."
+            )
+        if others and windows.kind == "real":
+            raise DataError(
+                f"`{windows.system.name}` does not measure {', '.join(others)}, but the real "
+                f"{windows.split} split holds values there. Declare them as measured, or correct "
+                "the data."
+            )
+
+
+class ProbeErrors(Observer):
+    """Mean velocity profile error of each forecast, by station."""
 
     def __init__(self, windows: RealPDEBench, protocol: Protocol) -> None:
-        self._protocol, self._system = protocol, windows.system
-        self._measured = measured = windows.fields.measured
-        piece = protocol.metric_batch(windows.autoregressive)
-        self._scores = Accumulator(measured) if piece is None else MetricBatches(measured, piece)
-        self._losses: list[float] = []  # of each batch, in normalised units
-        self._stations: list[Tensor] = []  # probe errors of each batch
+        self._system, self._protocol = windows.system, protocol
+        self._measured = list(windows.fields.measured)
+        self._stations: dict[str, list[Tensor]] = {}  # of each batch
         self._sizes: list[int] = []  # of the batches
-        if protocol.probes and self._system.body is None:
+        if self._system.body is None:
             raise ConfigError(
                 f"`probes` need a body in the flow, but `{self._system.name}` has none."
             )
 
-    def add(self, forecast: Tensor, target: Tensor) -> None:
-        scored, measured = self._protocol.scored(forecast), list(self._measured)
-        self._scores.update(scored, target)
-        self._sizes.append(len(target))
-        if self._protocol.normalisers is not None:
-            of_target = self._protocol.normalisers[1]
-            error = (of_target(scored) - of_target(target))[..., measured]
-            self._losses.append(float(error.square().mean()))
-        if self._protocol.probes:
-            self._stations.append(self._probe_errors(scored, target))
+    def begin(self, numbers: range, window: Window) -> None:
+        """Note the batch's size."""
+        super().begin(numbers, window)
+        self._sizes.append(len(numbers))
 
-    def _probe_errors(self, scored: Tensor, target: Tensor) -> Tensor:
-        """By station; the benchmark compares the unmeasured channels too."""
+    def forecast(self, name: str, forecast: Tensor) -> None:
+        """Add the batch's errors; the benchmark compares the unmeasured channels too."""
         assert self._system.body is not None
-        chosen = slice(None) if self._protocol.compat else list(self._measured)
-        return probe_error(
-            scored[..., chosen],
-            target[..., chosen],
+        chosen = slice(None) if self._protocol.compat else self._measured
+        errors = probe_error(
+            self._protocol.scored(forecast)[..., chosen],
+            self.window.target[..., chosen],
             diameter=self._system.body.diameter,
             center=self._system.body.center,
             stride=self._system.stride[0],
             compat=self._protocol.compat,
         )
+        self._stations.setdefault(name, []).append(errors)
 
-    def scores(self) -> dict[str, float]:
-        found = self._scores.compute()
-        if self._losses:
-            found["normalised_mse"] = sum(self._losses) / len(self._losses)
-        if self._stations:
-            sizes = torch.tensor(self._sizes, dtype=torch.float64)
-            weights = torch.ones_like(sizes) if self._protocol.compat else sizes
-            stations = weights @ torch.stack(self._stations) / weights.sum()
-            found["mvpe"] = float(stations.mean())
-            found |= {f"mvpe_station{i + 1}": float(value) for i, value in enumerate(stations)}
+    def compute(self) -> dict[str, dict[str, float]]:
+        """``mvpe`` and that of each station, by name."""
+        sizes = torch.tensor(self._sizes, dtype=torch.float64)
+        weights = torch.ones_like(sizes) if self._protocol.compat else sizes
+        found = {}
+        for name, batches in self._stations.items():
+            stations = weights @ torch.stack(batches) / weights.sum()
+            found[name] = {"mvpe": float(stations.mean())} | {
+                f"mvpe_station{i + 1}": float(value) for i, value in enumerate(stations)
+            }
         return found
 
 
-@torch.no_grad()
 def score_operators(
     operators: Mapping[str, Operator],
     windows: RealPDEBench,
     protocol: Protocol,
     *,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> dict[str, dict[str, float]]:
     """Every metric of each operator, by name, over the measured channels, in one pass.
 
@@ -167,36 +197,30 @@ def score_operators(
         ConfigError: if ``probes`` are asked for where there is no body.
         DataError: if the data contradict which channels the system measures.
     """
-    reporter = reporter or Reporter(quiet=True)
-    blocks = windows.autoregressive
-    tallies = {name: _Tally(windows, protocol) for name in operators}
-    seen = torch.zeros(len(windows.fields.channels), dtype=torch.bool)
-    with reporter.step(f"scoring on {windows.split}", len(windows)) as step:
-        for numbers, window in batches(windows, protocol.batch_size):
-            seen |= window.target.flatten(0, -2).ne(0).any(0)
-            for name, operator in operators.items():
-                forecast = roll_out(
-                    operator, window.history, blocks=blocks, channels=window.target.shape[-1]
-                )
-                tallies[name].add(forecast, window.target)
-            step.advance(len(numbers))
-    check_measured(seen, windows)
-    return {name: tally.scores() for name, tally in tallies.items()}
-
-
-def check_measured(seen: Tensor, windows: RealPDEBench) -> None:
-    """Compare the declared measured channels with those that are not zero everywhere."""
-    fields = windows.fields
-    dead = [fields.channels[c] for c in fields.measured if not seen[c]]
-    others = [c for c in range(len(fields.channels)) if c not in fields.measured and seen[c]]
-    if dead:
-        raise DataError(
-            f"`{windows.system.name}` measures {', '.join(dead)}, but the {windows.split} split "
-            "holds zeros only there. Fetch the data again."
-        )
-    if others and windows.kind == "real":
-        names = ", ".join(fields.channels[c] for c in others)
-        raise DataError(
-            f"`{windows.system.name}` does not measure {names}, but the real {windows.split} split "
-            "holds values there. Declare them as measured, or correct the data."
-        )
+    blocks, measured = windows.autoregressive, windows.fields.measured
+    piece, scored = protocol.metric_batch(blocks), protocol.scored
+    metrics = Metrics(measured, scored=scored, metric_batch=piece)
+    channels = MeasuredChannels(windows)
+    normal = probes = None
+    if protocol.normalisers is not None:
+        normal = NormalisedError(measured, protocol.normalisers[1], scored=scored)
+    if protocol.probes:
+        probes = ProbeErrors(windows, protocol)
+    score(
+        {
+            name: partial(roll_out, operator, blocks=blocks, channels=len(windows.fields.channels))
+            for name, operator in operators.items()
+        },
+        windows,
+        [one for one in (channels, metrics, normal, probes) if one is not None],
+        batch_size=protocol.batch_size,
+        title=f"scoring on {windows.split}",
+        reporter=reporter,
+    )
+    channels.check()
+    found = metrics.compute()
+    for name, value in ({} if normal is None else normal.compute()).items():
+        found[name]["normalised_mse"] = value
+    for name, values in ({} if probes is None else probes.compute()).items():
+        found[name] |= values
+    return found

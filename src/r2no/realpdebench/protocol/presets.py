@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from r2no.realpdebench.systems import choice
+from r2no.checks import choice
 from r2no.training import TrainSettings
 
 VALIDATIONS = 50

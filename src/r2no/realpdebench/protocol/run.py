@@ -11,11 +11,12 @@ from r2no.realpdebench.protocol.config import AdaptConfig, TrainConfig
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.sources import (
     open_source,
-    save_artifact,
     source_system,
     start_operator,
+    with_names,
 )
 from r2no.realpdebench.protocol.windows import check_operator, open_windows, read_through
+from r2no.runs.finish import ARTIFACT, SUMMARY, finish, summarise
 from r2no.training import (
     PhysicalOperator,
     TrainResult,
@@ -26,8 +27,7 @@ from r2no.training import (
 )
 
 CHECKPOINT = "checkpoint.safetensors"
-ARTIFACT = "model.r2no"
-SUMMARY = "run.json"
+_SPLITS = ("train", "val", "test")
 
 
 def run_training(config: TrainConfig, *, reporter: Reporter = SILENT) -> dict[str, Any]:
@@ -101,23 +101,26 @@ def _write_checkpoints(
     return {name: storage.file_sha256(config.folder / name) for name in names}
 
 
-def run_adaptation(config: AdaptConfig, *, reporter: Reporter = SILENT) -> Path:
+def run_adaptation(config: AdaptConfig, *, reporter: Reporter = SILENT, command: str = "") -> Path:
     """Fit repair modules on the real training split and the ensemble on the validation split.
 
-    Returns the folder of the artifact, which brings its source. A run that was stopped goes on; a
-    second one into the same folder waits for the first.
+    Returns the folder of the artifact, which brings its source; beside it are ``run.json`` with the
+    scores on the test split and ``report.html``, which names ``command`` as its origin. A run that
+    was stopped goes on; a second one into the same folder waits for the first.
     """
     system = source_system(config, config.source)
     folder = config.out or Path("runs") / f"{system}-adapt-{config.source.stem}"
     with sole_run(folder / SUMMARY):
-        return _adapt(config, system, folder, reporter)
+        return _adapt(config, system, folder, reporter, command)
 
 
-def _adapt(config: AdaptConfig, system: str, folder: Path, reporter: Reporter) -> Path:
-    """Read the data through once, adapt, and write the artifact and a summary."""
-    train, fit = (open_windows(config, system, "real", split) for split in ("train", "val"))
+def _adapt(
+    config: AdaptConfig, system: str, folder: Path, reporter: Reporter, command: str
+) -> Path:
+    """Read the data through once, adapt, and end the run as every run ends."""
+    train, fit, test = (open_windows(config, system, "real", split) for split in _SPLITS)
     if not (folder / "work").exists():
-        read_through([train, fit], reporter)
+        read_through([train, fit, test], reporter)
     source = open_source(config, config.source, cache=folder / "cache", reporter=reporter)
     check_operator(source.operator, fit)
     model = adapt(
@@ -129,9 +132,8 @@ def _adapt(config: AdaptConfig, system: str, folder: Path, reporter: Reporter) -
         folder=folder / "work",
         reporter=reporter,
     )
-    path = save_artifact(model, source, folder / ARTIFACT)
-    summary = {"config": config.model_dump(mode="json"), "artifact": ARTIFACT}
-    storage.write_json(folder / SUMMARY, {**summary, "versions": versions()})
-    if model.verdict is not None:
-        reporter.say(f"{model.verdict}.")
-    return path
+    model = with_names(model, source)
+    splits = {"train": train, "fit": fit, "test": test}
+    found = finish(model, splits, folder / ARTIFACT, command=command, reporter=reporter)
+    summarise(config.model_dump(mode="json"), model, found)
+    return found.artifact

@@ -1,24 +1,22 @@
 """Operators from files: r2no's own checkpoints, the benchmark's weights, artifacts."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from r2no import backbones, storage
+from r2no import backbones
 from r2no.adaptation import AdaptedModel, load
-from r2no.adaptation.stored import read_manifest
 from r2no.backbones.formats import Checkpoint, read_checkpoint
-from r2no.errors import ConfigError, FileDamagedError
+from r2no.errors import ConfigError
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.config import BenchmarkConfig, EvaluateConfig, TrainConfig
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.windows import block_shapes, normalisers, open_windows
-from r2no.training import PhysicalOperator, load_operator, save_operator
-
-SOURCE_FILE = "source.safetensors"
+from r2no.training import PhysicalOperator, load_operator
 
 
 class Source(NamedTuple):
@@ -87,33 +85,26 @@ def build_network(backbone: str, windows: RealPDEBench, *, small: bool) -> nn.Mo
     return backbones.build(backbone, config=config)
 
 
-def save_artifact(model: AdaptedModel, source: Source, folder: Path) -> Path:
-    """Write an artifact that brings its source, so that it can be scored anywhere."""
-    model.provenance |= {"system": source.system, "backbone": source.backbone}
-    with storage.atomic_folder(folder) as sibling:
-        path = save_operator(
-            source.operator, sibling / SOURCE_FILE, backbone=source.backbone, system=source.system
-        )
-        model.provenance["source_sha256"] = storage.file_sha256(path)
-        model.save(sibling, include_source=False)  # it is written above, with its system
-    return folder
+def with_names(model: AdaptedModel, source: Source) -> AdaptedModel:
+    """The model, whose artifact will say of which system and network it is."""
+    names = {"system": source.system, "backbone": source.backbone}
+    return replace(model, provenance={**model.provenance, **names})
 
 
 def open_artifact(config: EvaluateConfig, *, reporter: Reporter) -> tuple[AdaptedModel, Source]:
-    """An artifact and its source: the file beside it, or the config's."""
-    provenance: dict[str, Any] = read_manifest(config.model)["provenance"]
-    path = config.source or config.model / SOURCE_FILE
-    if (
-        config.source is None
-        and "source_sha256" in provenance
-        and (not path.is_file() or storage.file_sha256(path) != provenance["source_sha256"])
-    ):
-        raise FileDamagedError(
-            f"`{path}` is missing or was changed after it was written. Restore the folder from a "
-            "copy, or give the checkpoint as `source`."
+    """An artifact and its source: the one it brings, or the config's."""
+    if config.source is not None:
+        source = open_source(config, config.source, cache=None, reporter=reporter)
+        return load(config.model, source.operator), source
+    model, path = load(config.model), config.model
+    system = _agreed("system", config.system, model.provenance.get("system"), path)
+    backbone = _agreed("backbone", config.backbone, model.provenance.get("backbone"), path)
+    if not isinstance(model.source, PhysicalOperator):
+        raise ConfigError(
+            f"The source of `{path}` is a `{type(model.source).__name__}`, not a network of the "
+            "benchmark. Score it with `r2no evaluate` on its own data."
         )
-    source = open_source(config, path, cache=None, reporter=reporter)
-    return load(config.model, source.operator), source
+    return model, Source(model.source, system, backbone)
 
 
 def is_artifact(path: Path) -> bool:

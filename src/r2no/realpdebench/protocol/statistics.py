@@ -17,12 +17,12 @@ from torch.utils.data import DataLoader
 
 from r2no._repr import brief_repr
 from r2no._types import PathLike
+from r2no.checks import choice
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Window, Windows
 from r2no.errors import EmptySplitError, FileDamagedError
 from r2no.locks import sole_writer
 from r2no.realpdebench.files.index import load_pt
-from r2no.realpdebench.systems import choice
 from r2no.storage import fingerprint, load_tensors, save_tensors
 
 METHODS = ("gaussian", "range", "none")

@@ -3,15 +3,17 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from r2no import storage
 from r2no._types import Extent
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
+from r2no.checks import choice
 from r2no.errors import ConfigError
 from r2no.realpdebench.protocol.config import BenchmarkConfig, TrainConfig
 from r2no.realpdebench.study.studies import BACKBONES, SourceName
-from r2no.realpdebench.systems import SYSTEMS, choice
+from r2no.realpdebench.systems import SYSTEMS
+from r2no.settings import valid
 from r2no.training import TrainSettings
 
 _MINI_TRAIN = {
@@ -69,12 +71,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
     @classmethod
     def of(cls, **values: Any) -> "BenchConfig":
         """A config from options; wrong ones are a named error."""
-        for name in values:
-            choice("config key", name, tuple(cls.model_fields))
-        try:
-            config = cls(**values)
-        except ValidationError as error:
-            raise ConfigError(f"The settings are not valid: {error}") from error
+        config = valid(cls, values, "The study")
         if config.preset == "paper" and config.data is None:
             raise ConfigError(
                 "`preset=paper` needs the benchmark's data: give `--data ROOT` (fetch it with "

@@ -18,10 +18,10 @@ from r2no.progress import Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol
 from r2no.realpdebench.protocol.run import ARTIFACT
-from r2no.realpdebench.protocol.sources import Source, is_artifact, open_source, save_artifact
+from r2no.realpdebench.protocol.sources import Source, is_artifact, open_source, with_names
 from r2no.realpdebench.protocol.windows import check_operator, open_windows
 from r2no.realpdebench.study.config import BenchConfig
-from r2no.realpdebench.study.passes import Scorer, TestPass, diagnostic, shown_frames
+from r2no.realpdebench.study.passes import TestPass, diagnostic, run_pass, shown_frames
 from r2no.realpdebench.study.readouts import StudyReadouts, study_readouts
 from r2no.realpdebench.study.studies import SourceName
 from r2no.realpdebench.study.theory import errors_by_trajectory, selection_summary
@@ -127,7 +127,7 @@ def score_pair(
 ) -> None:
     """Score every readout in one pass over ``windows["test"]`` and write the pair's result."""
     chosen = study_readouts(model)
-    found = Scorer(model, chosen, windows["test"], protocol).run(reporter)
+    found = run_pass(model, chosen, windows["test"], protocol, reporter=reporter)
     frames = shown_frames(model.fields.horizon_frames)
     measured = [model.fields.channels[channel] for channel in model.fields.measured]
     storage.save_tensors(place.fields, found.fields, {"frames": frames, "channels": measured})
@@ -158,7 +158,7 @@ def _adapted(
         folder=path.parent / "work",
         reporter=reporter,
     )
-    save_artifact(model, source, path)
+    with_names(model, source).save(path)
     return load(path, source.operator)
 
 

@@ -1,6 +1,5 @@
 """One pass over the test split feeds every table and figure of a pair."""
 
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,15 +7,18 @@ import torch
 from torch import Tensor
 
 from r2no.adaptation import AdaptedModel
-from r2no.data.window import Window, Windows, batches
-from r2no.ensemble import DepthErrors, Readouts
-from r2no.metrics import Accumulator
-from r2no.progress import Reporter
+from r2no.adaptation.named_readouts import roll_out
+from r2no.data.window import Windows
+from r2no.ensemble import DepthErrors
+from r2no.progress import SILENT, Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
-from r2no.realpdebench.protocol.evaluation import Protocol, check_measured
+from r2no.realpdebench.protocol.evaluation import MeasuredChannels, Protocol
 from r2no.realpdebench.study.readouts import StudyReadouts
 from r2no.realpdebench.study.theory import WINDOWS, Contraction
+from r2no.scoring import Depths, Metrics, Sample, score
 from r2no.spectral import FourierCells, forward
+from r2no.spectral.energy import spectrum_energy
+from r2no.spectral.transforms import channel_picker, space_last
 
 SHOWN = ("source", "irno_final", "r2no")
 FRAMES = 5
@@ -43,122 +45,65 @@ class TestPass:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-class _Clock:
-    """Adds the time since the last call to one of several accounts."""
+class SpectralDepths(Depths):
+    """Errors by depth from the transforms that the readouts need anyway; for complete targets.
 
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(("data", "source", "rollout", "readouts"), 0.0)
-        self._last = time.perf_counter()
+    F(y - h_ℓ) is F(y - h_0) - F(h_ℓ - h_0), so no iterate is transformed twice.
+    """
 
-    def charge(self, account: str) -> None:
-        now = time.perf_counter()
-        self.seconds[account] += now - self._last
-        self._last = now
+    spectra = True
 
-
-class Scorer:
-    """Rolls out each batch once and hands every iterate to everything that needs it."""
-
-    def __init__(
-        self,
-        model: AdaptedModel,
-        chosen: StudyReadouts,
-        windows: Windows,
-        protocol: Protocol,
-        *,
-        theory: int = WINDOWS,
-    ) -> None:
-        self.model, self.chosen, self.windows, self.protocol = model, chosen, windows, protocol
-        loops, measured = model.loops, model.fields.measured
-        self.joint = Readouts({n: e.spread for n, e in chosen.ensembles.items()})
-        self.scores = {n: Accumulator(measured) for n in ("source", *chosen.ensembles)}
-        self.errors = DepthErrors.empty(
-            model.fit_errors.cells,
-            members=len(loops.modules),
-            steps=loops.steps,
-            measured=measured,
-        )
-        self.contraction = Contraction(loops, windows, theory)
-        self.fields: dict[str, Tensor] = {}
-        self.clock = _Clock()
-
-    @torch.no_grad()
-    def run(self, reporter: Reporter) -> TestPass:
-        """Score every readout in one pass over the windows."""
-        seen = torch.zeros(len(self.windows.fields.channels), dtype=torch.bool)
-        self.clock = _Clock()
-        with reporter.step("all readouts on test", len(self.windows)) as step:
-            for numbers, window in batches(self.windows, self.model.settings.batch_size):
-                self.clock.charge("data")
-                seen |= window.target.flatten(0, -2).ne(0).any(0)
-                self._batch(numbers, window)
-                step.advance(len(numbers))
-        if isinstance(self.windows, RealPDEBench):
-            check_measured(seen, self.windows)
-        scores = {name: score.compute() for name, score in self.scores.items()}
-        return TestPass(
-            scores | {name: scores[other] for name, other in self.chosen.aliases.items()},
-            self.errors,
-            self.contraction,
-            self.fields,
-            self.clock.seconds,
-        )
-
-    def _batch(self, numbers: range, window: Window) -> None:
-        """Score one batch: roll the loops out once and feed every readout and observer."""
-        loops = self.model.loops
-        source = self.model.source(window.history)
-        self.clock.charge("source")
-        composition = self.joint.compose(source, spectra=True)
-        self.errors.begin(window.target)
-        wanted = transform(composition.residual(window.target), self.errors.cells)
-        for member in range(len(loops.modules)):
-            self._record(member, 0, wanted)
-        self.contraction.begin(numbers, window, source)
-        self.clock.charge("readouts")
-        for member, depth, iterate in loops(window.history, source):
-            self.clock.charge("rollout")
-            spectrum = composition.add(member, depth, iterate)
-            assert spectrum is not None  # asked for
-            self._record(member, depth, wanted - spectrum)
-            if member == 0:
-                self.contraction.add(iterate)
-            self.clock.charge("readouts")
-        self._score("source", source, numbers, window)
-        for name, forecast in composition.results():
-            self._score(name, forecast, numbers, window)
-        self.contraction.end()
-        self.clock.charge("readouts")
-
-    def _record(self, member: int, depth: int, error: Tensor) -> None:
-        """Add ‖P_b(y - h_ℓ)‖² to the errors by depth.
-
-        F(y - h_ℓ) is F(y - h_0) - F(h_ℓ - h_0), so the readouts' transform serves here too.
-        """
-        self.errors.squared[member, depth] += band_energy(error, self.errors.cells).sum(0)
-
-    def _score(self, name: str, forecast: Tensor, numbers: range, window: Window) -> None:
-        self.scores[name].update(self.protocol.scored(forecast), window.target, window.mask)
-        middle = len(self.windows) // 2
-        if middle in numbers and name in SHOWN:
-            place, measured = numbers.index(middle), list(self.model.fields.measured)
-            frames = shown_frames(window.target.shape[1])
-            self.fields.setdefault("target", window.target[place, frames][..., measured].clone())
-            self.fields[name] = forecast[place, frames][..., measured].clone()
+    def iterate(self, member: int, depth: int, field: Tensor, spectrum: Tensor | None) -> None:
+        """Add ‖P_b(y - h_ℓ)‖²."""
+        if (member, depth) == (0, 0):
+            channels = channel_picker(self.errors.measured)
+            start = space_last(field[..., channels]).contiguous()
+            wanted = space_last(self.window.target[..., channels]) - start
+            grid = len(self.errors.cells.grid)
+            self._wanted = torch.view_as_real(forward(wanted.contiguous(), grid))
+        error = self._wanted if spectrum is None else self._wanted - spectrum
+        energy = spectrum_energy(error, self.errors.cells)
+        self.errors.squared[member, depth] += energy.sum(0)
 
 
-def transform(field: Tensor, cells: FourierCells) -> Tensor:
-    """(batch, time, channel, *space) to (batch, time, channel, *half, 2), real and imaginary."""
-    return torch.view_as_real(forward(field, len(cells.grid)))
+def run_pass(
+    model: AdaptedModel,
+    chosen: StudyReadouts,
+    windows: Windows,
+    protocol: Protocol,
+    *,
+    theory: int = WINDOWS,
+    reporter: Reporter = SILENT,
+) -> TestPass:
+    """Roll out each batch of ``windows`` once for everything that needs it.
 
-
-def band_energy(spectrum: Tensor, cells: FourierCells) -> Tensor:
-    """‖P_b u‖² by window, band and channel, from a transform, in float64."""
-    power = spectrum.square().sum(-1).sum(1, dtype=torch.float64)  # window, channel, *half
-    flat = (power * cells.multiplicity.to(power)).flatten(2)
-    energy = flat.new_zeros(*flat.shape[:2], cells.num_cells)
-    energy.index_add_(2, cells.index.reshape(-1).to(flat.device), flat)
-    return energy.transpose(1, 2)
+    ``theory`` is the number of windows that the contraction is estimated on.
+    """
+    measured = model.fields.measured
+    metrics = Metrics(measured, scored=protocol.scored)
+    depths = SpectralDepths(model.fit_errors.cleared())
+    contraction = Contraction(model.loops, windows, theory)
+    sample = Sample(SHOWN, len(windows) // 2)
+    checks = [MeasuredChannels(windows)] if isinstance(windows, RealPDEBench) else []
+    seconds = score(
+        roll_out(model, chosen.ensembles),
+        windows,
+        [*checks, depths, contraction, metrics, sample],
+        batch_size=model.settings.batch_size,
+        title="all readouts on test",
+        reporter=reporter,
+    )
+    for check in checks:
+        check.check()
+    scores = metrics.compute()
+    frames = shown_frames(model.fields.horizon_frames)
+    return TestPass(
+        scores | {name: scores[other] for name, other in chosen.aliases.items()},
+        depths.errors,
+        contraction,
+        {name: field[frames][..., list(measured)] for name, field in sample.fields.items()},
+        seconds,
+    )
 
 
 def shown_frames(horizon: int) -> list[int]:

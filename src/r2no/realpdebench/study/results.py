@@ -6,6 +6,7 @@ from typing import Any
 
 from r2no import storage
 from r2no._types import PathLike
+from r2no.checks import choice
 from r2no.errors import ConfigError
 from r2no.realpdebench.study.pair import FORMATS
 from r2no.realpdebench.study.studies import (
@@ -17,7 +18,6 @@ from r2no.realpdebench.study.studies import (
     repair_budget,
 )
 from r2no.realpdebench.study.values import Values
-from r2no.realpdebench.systems import choice
 
 #: By (backbone, system, source).
 Results = Mapping[tuple[str, str, str], dict[str, Any]]

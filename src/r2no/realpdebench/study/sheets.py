@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from r2no._repr import brief_repr
-from r2no.realpdebench.systems import choice
+from r2no.checks import choice
 
 FORMATS = ("md", "latex", "csv")
 _LATEX = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {"λ": r"$\lambda$"})

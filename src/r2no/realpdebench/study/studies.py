@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from r2no.realpdebench.systems import choice
+from r2no.checks import choice
 
 #: Where a pair starts from: the finetuned checkpoint, or the one of the simulation.
 SourceName = Literal["finetune", "pretrained"]

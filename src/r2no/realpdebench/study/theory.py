@@ -1,6 +1,5 @@
 """Estimates for the fixed-point proposition and the price of selection, on real windows."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,17 +10,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from r2no.adaptation import AdaptedModel, RepairLoops
-from r2no.data.window import Window, Windows, batches
+from r2no.adaptation.named_readouts import roll_out
+from r2no.data.window import Window, Windows
 from r2no.ensemble import contraction_report, selection_price
 from r2no.ensemble.diagnostics import ContractionReport
 from r2no.progress import Reporter
 from r2no.repair_loop import completed_target
-from r2no.spectral import cell_energy
+from r2no.scoring import Observer, score
+from r2no.spectral import FourierCells, cell_energy
 
 WINDOWS = 8
 
 
-class Contraction:
+class Contraction(Observer):
     """Contraction factor and bias of the first member on a few test windows (M11).
 
     In the loop's units, over all channels, at the target as training completes it: unmeasured
@@ -36,28 +37,25 @@ class Contraction:
         self._module = loops.modules[0].folded()
         self._iterates: list[Tensor] = []
         self._places: list[int] = []
-        self._window: Window | None = None
         self.reports: list[ContractionReport] = []
         self.evaluations = 0
 
-    def begin(self, numbers: range, window: Window, source: Tensor) -> None:
-        """Forget the last batch; the next calls are of this one."""
+    def begin(self, numbers: range, window: Window) -> None:
+        """Find the batch's chosen windows."""
+        super().begin(numbers, window)
         self._places = [place for place, number in enumerate(numbers) if number in self._numbers]
-        self._window, self._iterates = window, []
-        if self._places:
-            self.add(source)
+        self._iterates = []
 
-    def add(self, iterate: Tensor) -> None:
-        """Take the next iterate of the first member."""
-        if self._places:
-            self._iterates.append(self._loops.of_field(iterate[self._places]))
+    def iterate(self, member: int, depth: int, field: Tensor, spectrum: Tensor | None) -> None:
+        """Keep the chosen windows of an iterate of the first member."""
+        if self._places and member == 0:
+            self._iterates.append(self._loops.of_field(field[self._places]))
 
     def end(self) -> None:
         """Report on the batch's chosen windows."""
         if not self._places or len(self._iterates) < 3:
             return
-        assert self._window is not None
-        window, loops = self._window, self._loops
+        window, loops = self.window, self._loops
         mask = None if window.mask is None else window.mask[self._places]
         target, _ = completed_target(
             loops.of_field(window.target[self._places]),
@@ -109,7 +107,33 @@ def _mean(rows: Sequence[tuple[float, ...]]) -> list[float]:
     return [math.fsum(values) / len(rows) for values in zip(*rows, strict=True)]
 
 
-@torch.no_grad()
+class TrajectoryErrors(Observer):
+    """Sums of ‖P_b(h_ℓ - y)‖² of the first member, by trajectory, depth, cell and channel."""
+
+    def __init__(self, windows: Windows, cells: FourierCells, depths: int) -> None:
+        self._cells, self._measured = cells, list(windows.fields.measured)
+        self._origins = windows.origins[:, 0].unique(return_inverse=True)[1]
+        shape = (int(self._origins.max()) + 1, depths, cells.num_cells, len(self._measured))
+        self._total = torch.zeros(shape, dtype=torch.float64)
+
+    def begin(self, numbers: range, window: Window) -> None:
+        """Note whose windows these are."""
+        super().begin(numbers, window)
+        self._place = self._origins[list(numbers)]
+
+    def iterate(self, member: int, depth: int, field: Tensor, spectrum: Tensor | None) -> None:
+        """Add the errors of an iterate."""
+        if member == 0:
+            error = (field - self.window.target)[..., self._measured]
+            if self.window.mask is not None:
+                error = torch.where(self.window.mask[..., self._measured], error, 0)
+            self._total[:, depth].index_add_(0, self._place, cell_energy(error, self._cells))
+
+    def means(self) -> Float[Tensor, "trajectory depth cell channel"]:
+        """Per window of each trajectory."""
+        return self._total / self._origins.bincount()[:, None, None, None]
+
+
 def errors_by_trajectory(
     model: AdaptedModel, windows: Windows, reporter: Reporter
 ) -> Float[Tensor, "trajectory depth cell channel"]:
@@ -117,24 +141,18 @@ def errors_by_trajectory(
 
     One roll-out of the first member over the split.
     """
-    loops, cells = model.loops, model.ensemble.cells
-    first = replace(loops, modules=loops.modules[:1])
-    measured = list(model.fields.measured)
-    origins = windows.origins[:, 0].unique(return_inverse=True)[1]
-    shape = (int(origins.max()) + 1, loops.steps + 1, cells.num_cells, len(measured))
-    total = torch.zeros(shape, dtype=torch.float64)
-    with reporter.step("errors by cell on fit", len(windows)) as step:
-        for numbers, window in batches(windows, model.settings.batch_size):
-            source, place = model.source(window.history), origins[list(numbers)]
-            rolled = ((depth, h) for _, depth, h in first(window.history, source))
-            for depth, iterate in itertools.chain([(0, source)], rolled):
-                error = (iterate - window.target)[..., measured]
-                if window.mask is not None:
-                    error = torch.where(window.mask[..., measured], error, 0)
-                total[:, depth].index_add_(0, place, cell_energy(error, cells))
-            step.advance(len(numbers))
-    result: Tensor = total / origins.bincount()[:, None, None, None]
-    return result
+    loops = model.loops
+    first = replace(model, loops=replace(loops, modules=loops.modules[:1]))
+    errors = TrajectoryErrors(windows, model.ensemble.cells, loops.steps + 1)
+    score(
+        roll_out(first, {}),
+        windows,
+        [errors],
+        batch_size=model.settings.batch_size,
+        title="errors by cell on fit",
+        reporter=reporter,
+    )
+    return errors.means()
 
 
 def selection_summary(

@@ -4,11 +4,12 @@ Python arguments and YAML files are checked alike, by :func:`problems`.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from r2no.data.names import did_you_mean
+from r2no.checks import did_you_mean
 from r2no.errors import ConfigError
 
 
@@ -27,6 +28,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
 
 
 Kind = TypeVar("Kind", bound=Settings)
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def changed(settings: Kind, **values: Any) -> Kind:
@@ -34,20 +36,37 @@ def changed(settings: Kind, **values: Any) -> Kind:
     return type(settings)(**{**dict(settings), **values})
 
 
-def problems(error: ValidationError, model: type[BaseModel]) -> str:
-    """What is wrong with which key, in one line, with the nearest right key or value."""
+def valid(kind: type[Model], values: Mapping[str, Any], what: str, **options: str) -> Model:
+    """Settings of a kind from values that somebody wrote; options as of :func:`problems`.
+
+    Raises:
+        ConfigError: naming ``what`` is wrong, and each key with the nearest right one.
+    """
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        raise ConfigError(f"{what} is not valid: {problems(error, kind, **options)}") from error
+
+
+def problems(error: ValidationError, model: type[BaseModel], *, missing: str = "is needed") -> str:
+    """What is wrong with which key, in one line, with the nearest right key or value.
+
+    ``missing`` is said of a key that is not there; ``{option}`` in it is the key as an option.
+    """
     lines = []
     for problem in error.errors():
         parts = [str(part) for part in problem["loc"]]
         name, text = ".".join(parts), problem["msg"].removeprefix("Value error, ").rstrip(".")
         if problem["type"] == "missing":
-            text = "is needed"
+            text = missing.format(option=f"--{name.replace('_', '-')}")
         if problem["type"] == "extra_forbidden":
             text = f"is not known. {did_you_mean(parts[-1], _keys(model, parts[:-1]))}".rstrip(".")
         if problem["type"] == "literal_error":
             options = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
-            text = f"cannot be {problem['input']!r}. {did_you_mean(str(problem['input']), options)}"
-        lines.append(f"`{name}` {text}".rstrip(".") if name else text)
+            hint = did_you_mean(str(problem["input"]), options)
+            text = f"cannot be {problem['input']!r}. {hint}"
+        named = not name or f"`{name}`" in text
+        lines.append((text if named else f"`{name}` {text}").rstrip("."))
     return "; ".join(lines) + "."
 
 

@@ -1,0 +1,91 @@
+"""The end of every run, of own data, the demo and the benchmark: save, score, report, sum up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from r2no import storage
+from r2no._types import Operator
+from r2no.adaptation import AdaptedModel, readouts, score_readouts
+from r2no.adaptation.model import versions
+from r2no.data.audit import audit_splits
+from r2no.data.window import Windows
+from r2no.ensemble import DepthErrors, FittedEnsemble
+from r2no.progress import Reporter
+from r2no.report import Evaluation, ScoringWatch, store_evaluation, write_report
+from r2no.training import Persistence
+
+ARTIFACT = "model.r2no"
+SUMMARY = "run.json"
+REPORT = "report.html"
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """What the end of a run leaves: the artifact's folder, and what one scoring pass found."""
+
+    artifact: Path
+    scores: dict[str, dict[str, float]]
+    errors: DepthErrors
+    watch: ScoringWatch
+    evaluation: Evaluation
+
+
+def finish(
+    model: AdaptedModel,
+    splits: Mapping[str, Windows],
+    artifact: Path,
+    *,
+    more_readouts: Mapping[str, FittedEnsemble] | None = None,
+    operators: Mapping[str, Operator] | None = None,
+    title: str = "",
+    command: str = "",
+    reporter: Reporter,
+) -> Finished:
+    """Save a model, score it on ``splits["test"]`` in one pass, and write its page beside it.
+
+    The artifact brings its source where that is possible, and keeps the evaluation. Persistence,
+    the source and all readouts are scored.
+
+    Args:
+        model: The adapted model.
+        splits: By name, all that take part in the audit; ``test`` is scored.
+        artifact: Folder to save in; ``report.html`` goes beside it.
+        more_readouts: Scored as well, by name.
+        operators: Scored as well, by name.
+        title: Of the page.
+        command: What the page names as its origin.
+        reporter: Where progress is shown.
+    """
+    path, test, fields = model.save(artifact), splits["test"], model.fields
+    persistence = Persistence(fields.horizon_frames, len(fields.channels))
+    watch = ScoringWatch(model, test)
+    scores, errors = score_readouts(
+        model,
+        test,
+        {**readouts(model), **(more_readouts or {})},
+        operators={"persistence": persistence, **(operators or {})},
+        observers=[watch],
+        reporter=reporter,
+    )
+    evaluation = watch.finish(scores, errors, audit=audit_splits(splits))
+    store_evaluation(path, evaluation)
+    page = path.parent / REPORT
+    write_report(path, page, title=title, command=command, reporter=reporter)
+    if model.verdict is not None:
+        reporter.say(f"{model.verdict}.")
+    return Finished(path, scores, errors, watch, evaluation)
+
+
+def summarise(config: Mapping[str, Any], model: AdaptedModel, found: Finished) -> None:
+    """Write ``run.json`` beside the artifact: scores, verdict, config and versions."""
+    rows = {"persistence": "persistence", **{n: found.watch.roles[n] for n in ("source", "r2no")}}
+    summary = {
+        "config": config,
+        "artifact": found.artifact.name,
+        "scores": {name: found.evaluation.scores[row] for name, row in rows.items()},
+        "verdict": None if model.verdict is None else str(model.verdict),
+        "versions": versions(),
+    }
+    storage.write_json(found.artifact.parent / SUMMARY, summary)

@@ -1,0 +1,265 @@
+"""The one scoring pass: every batch once, every forecast by name, everything else an observer.
+
+Validation, evaluation, demo, own data and benchmark differ in who forecasts and in what is
+gathered, not in the loop. A forecaster says what is forecast from a batch; observers see the
+iterates and forecasts as they appear and keep sums, so memory does not grow with the split.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from r2no._types import Operator
+from r2no.data.normalise import Normaliser
+from r2no.data.window import Window, Windows, batches
+from r2no.ensemble import DepthErrors
+from r2no.metrics import Accumulator, MetricBatches
+from r2no.progress import SILENT, Reporter
+
+
+class Observer:
+    """Sees a pass; what it does not need does nothing.
+
+    ``spectra`` asks the forecaster for the transforms that it makes of the iterates.
+    """
+
+    spectra = False
+    window: Window  # of the batch under way
+
+    def begin(self, numbers: range, window: Window) -> None:
+        """Take the next batch: the numbers of its windows, and the windows."""
+        self.window = window
+
+    def iterate(self, member: int, depth: int, field: Tensor, spectrum: Tensor | None) -> None:
+        """Take iterate h_ℓ of a member of a roll-out; h_0 comes first, for every member."""
+
+    def forecast(self, name: str, forecast: Tensor) -> None:
+        """Take a forecast of the batch."""
+
+    def end(self) -> None:
+        """Know that the batch is complete."""
+
+
+class Watch:
+    """The observers of a pass and its clock, as a forecaster meets them.
+
+    ``seconds`` are those of reading data, of the source, of the roll-out, and of ``readouts``:
+    all that is made of their answers.
+    """
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+        self.spectra = any(observer.spectra for observer in observers)
+        self.seconds = dict.fromkeys(("data", "source", "rollout", "readouts"), 0.0)
+        self._last = time.perf_counter()
+
+    def charge(self, account: str) -> None:
+        """Put the time since the last call on an account."""
+        now = time.perf_counter()
+        self.seconds[account] += now - self._last
+        self._last = now
+
+    def iterate(
+        self, member: int, depth: int, field: Tensor, spectrum: Tensor | None = None
+    ) -> None:
+        """Show an iterate to every observer."""
+        for observer in self._observers:
+            observer.iterate(member, depth, field, spectrum)
+
+
+#: From window numbers and batch to forecasts by name; shows its iterates to the watch.
+Forecaster = Callable[[range, Window, Watch], Iterable[tuple[str, Tensor]]]
+
+
+@torch.no_grad()
+def score(
+    forecasts: Forecaster | Mapping[str, Operator],
+    windows: Windows,
+    observers: Sequence[Observer],
+    *,
+    batch_size: int,
+    title: str = "scoring",
+    reporter: Reporter = SILENT,
+) -> dict[str, float]:
+    """Pass once over ``windows`` in order and show every forecast to every observer.
+
+    Args:
+        forecasts: Operators by name, or a forecaster for those that share work.
+        windows: The split.
+        observers: What is gathered; each is shown every batch.
+        batch_size: Windows per batch.
+        title: Shown with the progress.
+        reporter: Where progress is shown.
+
+    Returns:
+        The seconds of :class:`Watch`.
+    """
+    forecaster = _each(forecasts) if isinstance(forecasts, Mapping) else forecasts
+    watch = Watch(observers)
+    with reporter.step(title, len(windows)) as step:
+        for numbers, window in batches(windows, batch_size):
+            watch.charge("data")
+            for observer in observers:
+                observer.begin(numbers, window)
+            for name, forecast in forecaster(numbers, window, watch):
+                for observer in observers:
+                    observer.forecast(name, forecast)
+            for observer in observers:
+                observer.end()
+            watch.charge("readouts")
+            step.advance(len(numbers))
+    return watch.seconds
+
+
+def _each(operators: Mapping[str, Operator]) -> Forecaster:
+    def forecasts(numbers: range, window: Window, watch: Watch) -> Iterator[tuple[str, Tensor]]:
+        for name, operator in operators.items():
+            yield name, operator(window.history)
+
+    return forecasts
+
+
+def _as_it_is(forecast: Tensor) -> Tensor:
+    return forecast
+
+
+class Metrics(Observer):
+    """All metrics of every forecast over the measured channels.
+
+    Args:
+        measured: The scored channels.
+        scored: What of a forecast is compared with the target; default the forecast.
+        metric_batch: Windows per piece of the benchmark's averaging; default the whole set.
+    """
+
+    def __init__(
+        self,
+        measured: tuple[int, ...],
+        *,
+        scored: Callable[[Tensor], Tensor] = _as_it_is,
+        metric_batch: int | None = None,
+    ) -> None:
+        self._measured, self._scored, self._piece = measured, scored, metric_batch
+        self._sums: dict[str, Accumulator | MetricBatches] = {}
+
+    def forecast(self, name: str, forecast: Tensor) -> None:
+        """Add a forecast to the sums of its name."""
+        if name not in self._sums:
+            self._sums[name] = (
+                Accumulator(self._measured)
+                if self._piece is None
+                else MetricBatches(self._measured, self._piece)
+            )
+        self._sums[name].update(self._scored(forecast), self.window.target, self.window.mask)
+
+    def compute(self) -> dict[str, dict[str, float]]:
+        """The scores by name, in the order of the forecasts."""
+        return {name: sums.compute() for name, sums in self._sums.items()}
+
+
+class NormalisedError(Observer):
+    """Mean over batches, without weights, of the mean squared error in normalised units."""
+
+    def __init__(
+        self,
+        measured: tuple[int, ...],
+        normaliser: Normaliser,
+        *,
+        scored: Callable[[Tensor], Tensor] = _as_it_is,
+    ) -> None:
+        self._measured, self._normaliser, self._scored = list(measured), normaliser, scored
+        self._losses: dict[str, list[float]] = {}
+
+    def forecast(self, name: str, forecast: Tensor) -> None:
+        """Add the batch's error."""
+        target = self._normaliser(self.window.target)
+        error = (self._normaliser(self._scored(forecast)) - target)[..., self._measured]
+        loss = mean_square(error, self.window, self._measured)
+        self._losses.setdefault(name, []).append(float(loss))
+
+    def compute(self) -> dict[str, float]:
+        """The means by name."""
+        return {name: sum(losses) / len(losses) for name, losses in self._losses.items()}
+
+
+def mean_square(error: Tensor, window: Window, channels: list[int]) -> Tensor:
+    """Mean square over the points that were measured; ``error`` is of these channels."""
+    if window.mask is None:
+        return error.square().mean()
+    known = window.mask[..., channels]
+    return torch.where(known, error, 0).square().sum() / known.sum().clamp_min(1)
+
+
+class Rmse(Observer):
+    """RMSE over the measured points alone: cheap enough for every validation."""
+
+    def __init__(self, measured: tuple[int, ...]) -> None:
+        self._measured = list(measured)
+        self._squared: dict[str, float] = {}
+        self._points = 0
+
+    def begin(self, numbers: range, window: Window) -> None:
+        """Count the points of the batch."""
+        super().begin(numbers, window)
+        target, mask = window.target[..., self._measured], window.mask
+        self._points += target.numel() if mask is None else int(mask[..., self._measured].sum())
+
+    def forecast(self, name: str, forecast: Tensor) -> None:
+        """Add the squares of the batch's errors."""
+        error = (forecast - self.window.target)[..., self._measured]
+        if self.window.mask is not None:
+            error = torch.where(self.window.mask[..., self._measured], error, 0)
+        squared = float(error.double().square().sum())
+        self._squared[name] = self._squared.get(name, 0.0) + squared
+
+    def compute(self) -> dict[str, float]:
+        """The RMSE by name."""
+        points = max(self._points, 1)
+        return {name: (squared / points) ** 0.5 for name, squared in self._squared.items()}
+
+
+class Depths(Observer):
+    """Errors by member, depth and band of a roll-out (M9)."""
+
+    def __init__(self, errors: DepthErrors) -> None:
+        self.errors = errors
+
+    def begin(self, numbers: range, window: Window) -> None:
+        """Count the windows."""
+        super().begin(numbers, window)
+        self.errors.begin(window.target)
+
+    def iterate(self, member: int, depth: int, field: Tensor, spectrum: Tensor | None) -> None:
+        """Add the errors of the iterate."""
+        self.errors.add(member, depth, field, self.window.target, self.window.mask)
+
+
+class Sample(Observer):
+    """Target and chosen forecasts of one window, for pictures; NaN where nothing was measured.
+
+    Args:
+        names: The forecasts.
+        number: The window.
+    """
+
+    def __init__(self, names: Iterable[str], number: int) -> None:
+        self.names, self.number = set(names), number
+        self.fields: dict[str, Tensor] = {}
+        self._place: int | None = None
+
+    def begin(self, numbers: range, window: Window) -> None:
+        """Keep the target, and note where in the batch the window is."""
+        super().begin(numbers, window)
+        self._place = self.number - numbers.start if self.number in numbers else None
+        if self._place is not None:
+            target, mask = window.target[self._place], window.mask
+            if mask is not None:
+                target = torch.where(mask[self._place], target, torch.nan)
+            self.fields["target"] = target.cpu().clone()
+
+    def forecast(self, name: str, forecast: Tensor) -> None:
+        """Keep the window of a chosen forecast."""
+        if self._place is not None and name in self.names:
+            self.fields[name] = forecast[self._place].cpu().clone()
