@@ -17,6 +17,7 @@ from r2no.realpdebench import RealPDEBench
 
 FAST = ["--updates", 4, "--batch-size", 4, "--eval-batch-size", 8, "--validations", 2]
 SMALL = [*FAST, "--lr", 1e-3, "--small"]
+SHORT = [*SMALL, "--updates", 2, "--validations", 1]  # the last of an option counts
 REPAIR = ["--width", 4, "--depth", 2, "--steps", 3, "--epochs", 1, "--batch-size", 8]
 
 CHAINS = [
@@ -33,11 +34,11 @@ CHAINS = [
 def test_chain_from_simulation_to_a_score(system, backbone, layout, tiny, tmp_path, r2no):
     data, common = tiny / layout, ["--system", system, "--backbone", backbone]
     common += ["--data", data, "--layout", layout]
-    r2no("train", *common, *SMALL, "--out", tmp_path / "num")
+    r2no("train", *common, *SHORT, "--out", tmp_path / "num")
     start = tmp_path / "num" / "checkpoint.safetensors"
     tuned = tmp_path / "tuned"
     finetune = ["--paradigm", "finetune", "--source", start, "--out", tuned]
-    r2no("train", *common, *SMALL, *finetune)
+    r2no("train", *common, *SHORT, *finetune)
     source = tuned / "checkpoint.safetensors"
     said = r2no("adapt", *common, "--source", source, "--members", 1, *REPAIR, "--out", tmp_path)
     artifact = tmp_path / "model.r2no"
