@@ -99,7 +99,7 @@ def final_rmse(
             step_size=objective.step_size,
         )
         final = deque(trajectory, maxlen=1)[0]
-        error = (of_field.inverse(final) - window.target)[..., measured]
+        error = (of_field.inverse_for_differences(final) - window.target)[..., measured]
         if window.mask is not None:
             known = window.mask[..., measured]
             error, points = torch.where(known, error, 0), points + int(known.sum())
