@@ -17,6 +17,7 @@ from r2no.realpdebench import RealPDEBench
 
 FAST = ["--updates", 4, "--batch-size", 4, "--eval-batch-size", 8, "--validations", 2]
 SMALL = [*FAST, "--lr", 1e-3, "--small"]
+SHORT = [*SMALL, "--updates", 2, "--validations", 1]  # the last of an option counts
 REPAIR = ["--width", 4, "--depth", 2, "--steps", 3, "--epochs", 1, "--batch-size", 8]
 
 CHAINS = [
@@ -33,11 +34,11 @@ CHAINS = [
 def test_chain_from_simulation_to_a_score(system, backbone, layout, tiny, tmp_path, r2no):
     data, common = tiny / layout, ["--system", system, "--backbone", backbone]
     common += ["--data", data, "--layout", layout]
-    r2no("bench", "train", *common, *SMALL, "--out", tmp_path / "num")
+    r2no("bench", "train", *common, *SHORT, "--out", tmp_path / "num")
     start = tmp_path / "num" / "checkpoint.safetensors"
     tuned = tmp_path / "tuned"
     finetune = ["--paradigm", "finetune", "--source", start, "--out", tuned]
-    r2no("bench", "train", *common, *SMALL, *finetune)
+    r2no("bench", "train", *common, *SHORT, *finetune)
     source = tuned / "checkpoint.safetensors"
     said = r2no(
         "bench", "adapt", *common, "--source", source, "--members", 1, *REPAIR, "--out", tmp_path
@@ -129,7 +130,7 @@ def test_compat_scores_as_the_benchmark_by_default_with_its_blocks(trained, tiny
 def test_adaptation_scores_itself_and_writes_its_page(trained, tiny, r2no):
     run, artifact = trained / "adapt", trained / "adapt" / "model.r2no"
     scores = json.loads((run / "run.json").read_text())["scores"]
-    found = json.loads(r2no("evaluate", artifact, "--data", tiny / "arrow"))
+    found = json.loads(r2no("bench", "evaluate", artifact, "--data", tiny / "arrow"))
     for name, row in (("r2no", "scores"), ("source", "source_scores")):
         rest = {key: value for key, value in found[row].items() if key != "normalised_mse"}
         assert scores[name] == pytest.approx(rest, rel=1e-5)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import multiprocessing
 import os
 import re
 import shutil
@@ -43,7 +44,7 @@ from r2no.realpdebench.study.sources import released
 from r2no.realpdebench.study.theory import Contraction, errors_by_trajectory, selection_summary
 from r2no.repair_loop import RepairUNet
 
-UNITS = [("cylinder", "fno"), ("combustion", "unet")]
+UNITS = [("cylinder", "fno"), ("combustion", "deeponet")]
 
 
 @pytest.fixture(scope="module")
@@ -52,31 +53,38 @@ def data(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pair(data, tmp_path_factory) -> Path:
-    """One pair, from both sources."""
+def finetuned_pair(data, tmp_path_factory) -> Path:
+    """One pair, from its finetuned source."""
     out = tmp_path_factory.mktemp("bench")
-    work(data, out, *UNITS[0])
+    work(config(data, out, *UNITS[0], sources=("finetune",)))
     return out
+
+
+@pytest.fixture(scope="module")
+def pair(finetuned_pair, data) -> Path:
+    """One pair, from both sources; the finetuned one is there."""
+    work(config(data, finetuned_pair, *UNITS[0]))
+    return finetuned_pair
 
 
 @pytest.fixture(scope="module")
 def run(pair, data) -> Path:
     """Two pairs, one of them from both sources."""
-    work(data, pair, *UNITS[1])
+    work(config(data, pair, *UNITS[1]))
     return pair
 
 
-def work(data: Path, out: Path, system: str, backbone: str) -> None:
-    outcomes = run_bench(config(data, out, system, backbone))
-    assert {outcome.state for outcome in outcomes} == {"done"}, outcomes
+def work(study: BenchConfig) -> None:
+    states = [outcome.state for outcome in run_bench(study)]
+    assert "failed" not in states
+    assert states[-1] == "done"
 
 
-def config(data: Path, out: Path, *names: str) -> BenchConfig:
+def config(data: Path, out: Path, *names: str, **options: object) -> BenchConfig:
     systems = [name for name in names if name in ("cylinder", "combustion", "foil")]
-    backbones = [name for name in names if name in ("fno", "unet")]
-    return BenchConfig.of(
-        preset="mini", data=data, out=out, systems=tuple(systems), backbones=tuple(backbones)
-    )
+    backbones = [name for name in names if name in ("fno", "deeponet")]
+    given = {"systems": tuple(systems), "backbones": tuple(backbones), **options}
+    return BenchConfig.of(preset="mini", data=data, out=out, **given)
 
 
 def command(*arguments: object) -> str:
@@ -84,6 +92,10 @@ def command(*arguments: object) -> str:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.stdout
+
+
+def test_a_source_that_is_not_asked_for_is_not_run(finetuned_pair):
+    assert set(load_results(finetuned_pair)) == {("fno", "cylinder", "finetune")}
 
 
 def test_one_pair_has_a_result_of_each_source(pair):
@@ -228,7 +240,7 @@ def test_sweeps_end_at_the_operating_point(run):
 
 
 def test_one_measured_channel_makes_the_channel_axis_idle(run):
-    found = load_results(run)["unet", "combustion", "finetune"]["readouts"]
+    found = load_results(run)["deeponet", "combustion", "finetune"]["readouts"]
     assert found["no_channel"]["rmse"] == pytest.approx(found["r2no"]["rmse"], rel=1e-6)
 
 
@@ -267,7 +279,10 @@ def dying(unit: tuple[str, str]) -> list[Outcome]:
     return [Outcome(unit[0], "done")]
 
 
-def test_a_process_that_dies_fails_alone():
+def test_a_process_that_dies_fails_alone(monkeypatch):
+    """Three pools in turn, of processes that find the library imported already."""
+    multiprocessing.set_forkserver_preload([in_processes.__module__])
+    monkeypatch.setattr("r2no.realpdebench.study.run.START_METHOD", "forkserver")
     units = [("cylinder", "fno"), ("foil", "unet")]
     found = dict(in_processes(dying, units, jobs=1, threads=1))
     assert found[units[0]].exception() is not None
@@ -288,7 +303,7 @@ class Stop:
 
 
 def test_interrupted_run_goes_on_and_ends_in_the_same_scores(run, data, tmp_path, monkeypatch):
-    study = config(data, tmp_path, "combustion", "unet")
+    study = config(data, tmp_path, "combustion", "deeponet")
     shutil.copytree(run / "sources", tmp_path / "sources")  # interrupted beyond their training
     from r2no.realpdebench.study import passes
     from r2no.training import repair
@@ -303,7 +318,7 @@ def test_interrupted_run_goes_on_and_ends_in_the_same_scores(run, data, tmp_path
     assert [cell.text for cell in plan.rows[0][3:6]] == ["cached", "cached", "to do"]
     (outcome,) = run_bench(study)
     assert outcome.state == "done"
-    name = "combustion-unet-finetune.json"
+    name = "combustion-deeponet-finetune.json"
     ours, theirs = (json.loads((out / "results" / name).read_text()) for out in (tmp_path, run))
     for key in ("key", "readouts", "ridges", "diagnostic", "theory", "data"):
         assert ours[key] == theirs[key]
@@ -418,7 +433,7 @@ def test_results_of_the_first_format_are_read_and_scored_again_without_training(
     run, data, tmp_path
 ):
     shutil.copytree(run, tmp_path / "old")
-    old, place = tmp_path / "old", "combustion-unet-finetune"
+    old, place = tmp_path / "old", "combustion-deeponet-finetune"
     path = old / "results" / f"{place}.json"
     content = json.loads(path.read_text())
     for key in ("step_ratio", "pair_ratio"):
@@ -428,12 +443,12 @@ def test_results_of_the_first_format_are_read_and_scored_again_without_training(
     path.write_text(json.dumps(content | {"format": "r2no.bench/1"}))
     for name in STUDIES:
         assert study_sheet(name, old).rows
-    (line,) = (row for row in study_sheet("theory", old).rows if row[0].text == "U-Net")
+    (line,) = (row for row in study_sheet("theory", old).rows if row[0].text == "DeepONet")
     assert {cell.text for cell in line[2:]} == {"-"}
     assert len(draw("theory", load_results(old), old, tmp_path / "figures")) == 1
     (artifact,) = (old / "adapt").glob(f"{place}-*/model.r2no/manifest.json")
     before = artifact.read_bytes(), artifact.stat().st_mtime_ns
-    (outcome,) = run_bench(config(data, old, "combustion", "unet"))
+    (outcome,) = run_bench(config(data, old, "combustion", "deeponet"))
     assert outcome.state == "done"
     assert (artifact.read_bytes(), artifact.stat().st_mtime_ns) == before
     again = json.loads(path.read_text())
@@ -447,7 +462,7 @@ def test_both_norms_of_the_spectral_loss_stand_side_by_side(run, data, tmp_path)
     shutil.copytree(run, both)
     before = {path: path.read_bytes() for path in (both / "results").iterdir()}
     common = ["bench", "run", "--preset", "mini", "--data", data, "--out", both]
-    common += ["--system", "combustion", "--backbone", "unet"]
+    common += ["--system", "combustion", "--backbone", "deeponet"]
     assert "2 of 2 results" in command(*common, "--norm", "ortho", "--norm", "forward")
     assert {path: path.read_bytes() for path in before} == before
     with pytest.raises(ConfigError, match=r"norms ortho and forward.*--norm"):
@@ -455,8 +470,8 @@ def test_both_norms_of_the_spectral_loss_stand_side_by_side(run, data, tmp_path)
     with pytest.raises(ConfigError, match="Did you mean 'forward'"):
         load_results(both, "foward")
     ortho, forward = (load_results(both, norm) for norm in ("ortho", "forward"))
-    assert (len(ortho), list(forward)) == (3, [("unet", "combustion", "finetune")])
-    place = ("unet", "combustion", "finetune")
+    assert (len(ortho), list(forward)) == (3, [("deeponet", "combustion", "finetune")])
+    place = ("deeponet", "combustion", "finetune")
     assert ortho[place]["readouts"]["r2no"] != forward[place]["readouts"]["r2no"]
     assert ortho[place]["readouts"]["source"] == forward[place]["readouts"]["source"]
     text = command("bench", "compare", "--run", both, "--study", "main")
@@ -480,7 +495,7 @@ def test_qualitative_figures_show_every_measured_channel(run, tmp_path):
     assert names == {
         "qualitative-cylinder-fno-u",
         "qualitative-cylinder-fno-v",
-        "qualitative-combustion-unet-observed",
+        "qualitative-combustion-deeponet-observed",
     }
 
 

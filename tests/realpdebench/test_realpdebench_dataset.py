@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
 
 from r2no.data.window import Window, Windows, collate
 from r2no.realpdebench import SYSTEMS, RealPDEBench, System, lookup
@@ -129,21 +129,30 @@ def test_real_windows_ignore_mask_and_noise(root: Path) -> None:
     assert equal(plain, RealPDEBench(root, "fsi", mask_prob=1.0, noise_scale=1.0)[0])
 
 
-@pytest.mark.parametrize("layout", ["arrow", "hdf5"])
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_read_the_same_windows(layout: str, context: str, root: Path) -> None:
-    windows = RealPDEBench(root, "fsi", "numerical", noise_scale=0.1, layout=layout)
-    windows[0]  # a handle is open in this process
+# A spawned process imports PyTorch anew, so there is one of them, for both layouts.
+@pytest.mark.parametrize(
+    ("context", "workers", "layouts"),
+    [("fork", 2, ["arrow"]), ("fork", 2, ["hdf5"]), ("spawn", 1, ["arrow", "hdf5"])],
+)
+def test_workers_read_the_same_windows(
+    context: str, workers: int, layouts: list[str], root: Path
+) -> None:
+    parts = [
+        RealPDEBench(root, "fsi", "numerical", noise_scale=0.1, layout=layout) for layout in layouts
+    ]
+    windows = ConcatDataset(parts)
     loader = DataLoader(
         windows,
         batch_size=8,
-        num_workers=2,
+        num_workers=workers,
         collate_fn=collate,
         multiprocessing_context=context,
         persistent_workers=True,
     )
     for epoch in (0, 1):
-        windows.set_epoch(epoch)
+        for part in parts:
+            part[0]  # a handle is open in this process
+            part.set_epoch(epoch)
         alone = DataLoader(windows, batch_size=8, collate_fn=collate)
         assert all(equal(a, b) for a, b in zip(loader, alone, strict=True))
 

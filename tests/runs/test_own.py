@@ -273,6 +273,9 @@ def test_output_folder_is_looked_at(folder: Path) -> None:
     found = findings(config(folder, adapt=cells))["out"]
     assert found.level == "warn"
     assert "adapt.ensemble.radial" in found.message
+
+
+def test_output_folder_in_use_is_named_with_its_process(folder: Path) -> None:
     with sole_writer(folder / "run"):
         holder = "import sys; from r2no.cli.main import main; main()"
         command = [sys.executable, "-c", holder, "doctor", str(config(folder)), "--json"]

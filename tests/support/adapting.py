@@ -1,5 +1,7 @@
 """A toy adaptation: sources of every kind, settings and splits that take a second."""
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,7 @@ import torch
 from torch import nn
 
 from r2no import backbones, operators
-from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
+from r2no.adaptation import AdaptedModel, AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.data import ArrayWindows, Normaliser
 from r2no.training import Persistence, PhysicalOperator, TrainSettings
 from tests.support.waves import travelling_wave
@@ -56,6 +58,26 @@ def factory_operator(**options: Any) -> operators.WrappedOperator:
     statistics = Normaliser(torch.tensor([0.1, 0.3]), torch.tensor([0.7, 1.1]))
     return operators.wrap(
         network, "B (C T) H W", FIT.fields, normaliser=(statistics, statistics), **options
+    )
+
+
+def in_double(model: AdaptedModel) -> AdaptedModel:
+    """The same model computing in float64, for comparisons that rounding should not blur."""
+    loops = model.loops
+
+    def wide(statistics: Normaliser) -> Normaliser:
+        return Normaliser(statistics.shift.double(), statistics.scale.double())
+
+    return replace(
+        model,
+        source=copy.deepcopy(model.source).double(),
+        probe=model.probe.double(),
+        loops=replace(
+            loops,
+            modules=tuple(copy.deepcopy(module).double() for module in loops.modules),
+            of_history=wide(loops.of_history),
+            of_field=wide(loops.of_field),
+        ),
     )
 
 

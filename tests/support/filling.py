@@ -59,6 +59,17 @@ def fill(net: nn.Module) -> nn.Module:
     return net
 
 
+def in_double(net: nn.Module) -> nn.Module:
+    """All floating-point values in double precision; ``Module.double`` leaves complex ones."""
+
+    def double(tensor: Tensor) -> Tensor:
+        if tensor.is_complex():
+            return tensor.to(torch.complex128)
+        return tensor.double() if tensor.is_floating_point() else tensor
+
+    return net._apply(double)
+
+
 def wave_input(shape: tuple[int, ...]) -> Tensor:
     """The input of every golden case: sin(0.37 k + 0.5) over the flat index k."""
     k = np.arange(math.prod(shape), dtype=np.float64)

@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from r2no import errors
 from r2no.cli.main import app
+from r2no.progress import Reporter
 from r2no.report import stored_evaluation
 from r2no.wake import WakeSettings
-from r2no.wake.demo import DemoSettings
+from r2no.wake.demo import DemoSettings, prepare
 
 NAMES = {
     "persistence",
@@ -36,10 +37,8 @@ def small_wake(self: DemoSettings) -> WakeSettings:
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str], Result]]:
+def less() -> Iterator[DemoSettings]:
     """The quick demo, with less of everything."""
-    out = tmp_path_factory.mktemp("demo")
-    arguments = ["demo", "--quick", "--members", "2", "--out", str(out)]
     full = DemoSettings(quick=True, members=2)
     backbone = full.pretrain().model_copy(update={"updates": 36, "lr": 8e-3})
     train = full.adapt().repair.train.model_copy(update={"updates": 6})
@@ -52,7 +51,35 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[
             DemoSettings, "finetune", lambda _: backbone.model_copy(update={"updates": 6})
         )
         patch.setattr(DemoSettings, "adapt", lambda _: adapt)
-        yield out, arguments, CliRunner().invoke(app, arguments)
+        yield full
+
+
+@pytest.fixture(scope="module")
+def prepared(less: DemoSettings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A demo that was stopped before its adaptation."""
+    out = tmp_path_factory.mktemp("demo")
+    prepare(out, less, Reporter(quiet=True))
+    return out
+
+
+@pytest.fixture(scope="module")
+def demo(prepared: Path) -> tuple[Path, list[str], Result]:
+    """The same demo, gone on with: it keeps the source."""
+    arguments = ["demo", "--quick", "--members", "2", "--out", str(prepared)]
+    before = trained(prepared)
+    run = CliRunner().invoke(app, arguments)
+    assert before.items() <= trained(prepared).items()
+    return prepared, arguments, run
+
+
+def trained(out: Path) -> dict[Path, int]:
+    """When each training was written last."""
+    return {path: path.stat().st_mtime_ns for path in out.glob("work/*/*/state.safetensors")}
+
+
+def test_preparation_trains_the_source_alone(prepared):
+    assert len(trained(prepared)) == 2
+    assert not (prepared / "results.json").exists()
 
 
 def test_demo_scores_every_readout_and_says_what_it_wrote(demo):
@@ -90,11 +117,11 @@ def test_learned_methods_beat_persistence(demo):
 def test_second_run_reuses_the_work_and_gives_the_same_bytes(demo):
     out, arguments, _ = demo
     before = (out / "results.json").read_bytes()
-    stamps = {p: p.stat().st_mtime_ns for p in out.glob("work/*/*/state.safetensors")}
+    stamps = trained(out)
     assert len(stamps) == 4
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert (out / "results.json").read_bytes() == before
-    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
+    assert trained(out) == stamps
 
 
 def test_unknown_backbone_gets_the_nearest_name(tmp_path):

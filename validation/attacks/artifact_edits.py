@@ -103,11 +103,12 @@ def with_lie(content: Any, at: tuple[Any, ...], lie: Any) -> Any:
     return changed
 
 
-def json_lies(content: Any) -> Iterator[tuple[str, Any]]:
-    """Every value of a JSON object replaced by every lie, and left out."""
+def json_lies(content: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Every value of a JSON object replaced by every lie, and left out; made when called for."""
     for at in leaves(content):
         for lie in (*LIES, leaves):
-            yield f"{at} = {'(gone)' if lie is leaves else repr(lie)}", with_lie(content, at, lie)
+            what = "(gone)" if lie is leaves else repr(lie)
+            yield f"{at} = {what}", partial(with_lie, content, at, lie)
 
 
 def texts(manifest: Path) -> Iterator[tuple[str, str]]:
@@ -148,7 +149,7 @@ def tensor_lies(name: str, value: Tensor) -> Iterator[tuple[str, dict[str, Tenso
             yield f"{name} = {whole}", {name: torch.full_like(value.long(), whole)}
 
 
-def file_lies(path: Path) -> Iterator[tuple[str, dict[str, Tensor], Any]]:
+def file_lies(path: Path) -> Iterator[tuple[str, dict[str, Tensor], Callable[[], Any]]]:
     """A safetensors file with one tensor or one value of its metadata changed."""
     tensors, metadata = storage.load_tensors(path)
     names = list(tensors)
@@ -157,9 +158,9 @@ def file_lies(path: Path) -> Iterator[tuple[str, dict[str, Tensor], Any]]:
     for name in names:
         rest = {key: value for key, value in tensors.items() if key != name}
         for what, changed in tensor_lies(name, tensors[name]):
-            yield f"{path.name}: {what}", {**rest, **changed}, metadata
-    for what, changed in json_lies(metadata):
-        yield f"{path.name}: {what}", tensors, changed
+            yield f"{path.name}: {what}", {**rest, **changed}, lambda: metadata
+    for what, lie in json_lies(metadata):
+        yield f"{path.name}: {what}", tensors, lie
 
 
 def reseal(folder: Path) -> None:
@@ -196,12 +197,12 @@ def attack(options: argparse.Namespace) -> list[Tally]:
         manifest = json.loads((sound / "manifest.json").read_text())
         del manifest["sha256"], manifest["format"]
         for detail, lie in list(json_lies(manifest))[:: options.thin]:
-            write_manifest(folder, lie)
+            write_manifest(folder, lie())
             judge(manifests, folder, detail)
         afresh("manifest.json")
         for name in sorted(manifest["files"]):
             for detail, tensors, metadata in list(file_lies(sound / name))[:: options.thin]:
-                storage.save_tensors(folder / name, tensors, metadata)
+                storage.save_tensors(folder / name, tensors, metadata())
                 reseal(folder)
                 judge(files, folder, detail)
             afresh(name)

@@ -21,8 +21,6 @@ from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairUNet, repair_steps
 from r2no.training import SourceCache, distributed
 
-_FAR = 256  # spreads between a mean and zero from which on rounding of the mean counts
-
 
 @dataclass(frozen=True, eq=False)
 class RepairLoops:
@@ -49,20 +47,13 @@ class RepairLoops:
         """The modules with their normalisation folded in; made whole, then kept, by any thread."""
         return tuple(module.folded() for module in self.modules)
 
-    @cached_property
-    def _far(self) -> bool:
-        """Whether fields lie so far from zero that float32 would round the repairs away.
-
-        Iterates are then given in float64, for the difference from the source.
-        """
-        return bool((self.of_field.shift.abs() > _FAR * self.of_field.scale).any())
-
     def __call__(
         self, history: Tensor, source: Tensor, last: Mapping[int, int] | None = None
     ) -> Iterator[tuple[int, int, Tensor]]:
         """Yield (member, depth, iterate) for depths 1..L of each member in turn, physical units.
 
         With ``last``, each member goes no further than the depth given there, 0 by default.
+        Iterates of fields far from zero come in float64, for the difference from the source.
         """
         normal_history, start = self.of_history(history), self.of_field(source)
         for member, module in enumerate(self._fast):
@@ -74,8 +65,7 @@ class RepairLoops:
             )
             for depth, iterate in enumerate(loop):
                 if depth > 0:
-                    wide = iterate.double() if self._far else iterate
-                    yield member, depth, self.of_field.inverse(wide)
+                    yield member, depth, self.of_field.inverse_for_differences(iterate)
 
 
 def shared_batches(windows: Windows, batch_size: int) -> Iterator[tuple[range, Window]]:

@@ -6,6 +6,7 @@ one pass with constant memory and are exact (global variance), unlike an average
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from r2no._repr import brief_repr
 from r2no.errors import EmptySplitError, NonFiniteError, ShapeError
+
+_FAR = 256  # spreads between a mean and zero from which on rounding of the mean counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +82,15 @@ class Normaliser:
         """Normalised to physical units."""
         shift, scale = self._leading(values)
         return values * scale + shift
+
+    @cached_property
+    def far(self) -> bool:
+        """Whether fields lie so far from zero that float32 would round small changes away."""
+        return bool((self.shift.abs() > _FAR * self.scale).any())
+
+    def inverse_for_differences(self, values: Tensor) -> Tensor:
+        """As :meth:`inverse`, in float64 where the difference from another field needs it."""
+        return self.inverse(values.double() if self.far else values)
 
     def _leading(self, values: Tensor) -> tuple[Tensor, Tensor]:
         channels = values.shape[-1]

@@ -99,7 +99,7 @@ def final_rmse(
             steps=objective.steps,
             step_size=objective.step_size,
         )
-        yield "final", of_field.inverse(deque(trajectory, maxlen=1)[0])
+        yield "final", of_field.inverse_for_differences(deque(trajectory, maxlen=1)[0])
 
     rmse = Rmse(windows.fields.measured)
     score(final, windows, [rmse], batch_size=batch_size)

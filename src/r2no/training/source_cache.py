@@ -13,6 +13,7 @@ import math
 import os
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ _SAVE_EVERY = 16  # batches between two notes of how far the file is filled
 
 
 class SourceCache:
-    """h_0 of every window of a split, in physical units, memory-mapped float32."""
+    """h_0 of every window of a split, in physical units and the windows' precision, on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,7 +96,8 @@ def cached_source(
     stopped, here or on another machine. A second process waits for the first.
     """
     first = next(iter(batches(windows, 1)))[1]
-    key = storage.fingerprint(operator_identity(source), windows.fingerprint, batch_size)
+    wide = ["float64"] if first.history.dtype == torch.float64 else []  # once kept in float32
+    key = storage.fingerprint(operator_identity(source), windows.fingerprint, batch_size, *wide)
     shape = _shape(windows)
     answer = torch.from_numpy(_checked(source, first.history, shape))
     if distributed.is_main():
@@ -140,7 +142,8 @@ def _fill(
     shape, checks = _shape(windows), _noted(path)
     if len(checks) == len(windows):
         return
-    done, header, row_size = len(checks), _header(shape), 4 * math.prod(shape[1:])
+    kind = answer.numpy().dtype
+    done, header, row_size = len(checks), _header(shape, kind), kind.itemsize * math.prod(shape[1:])
     storage.check_space(path, len(header) + row_size * len(windows))
     try:
         with path.open("r+b" if done else "wb") as file:
@@ -182,13 +185,13 @@ def _write_note(path: Path, checks: list[int], answer: Tensor) -> None:
     storage.save_tensors(_note(path), content)
 
 
-def _header(shape: tuple[int, ...]) -> bytes:
+def _header(shape: tuple[int, ...], kind: np.dtype[Any]) -> bytes:
     stream = io.BytesIO()
-    fields = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    fields = {"descr": f"<f{kind.itemsize}", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, fields)
     return stream.getvalue()
 
 
 def _checked(source: Operator, history: Tensor, shape: tuple[int, ...]) -> np.ndarray:
     prediction = asked(source, history, shape[1:])
-    return np.ascontiguousarray(prediction.float().cpu().numpy())
+    return np.ascontiguousarray(prediction.cpu().numpy())

@@ -21,6 +21,9 @@ from r2no.realpdebench.study.sources import check_sources, obtain_source
 
 Unit = tuple[str, str]
 
+#: How processes begin: anew, because PyTorch's threads do not survive a fork.
+START_METHOD = "spawn"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -128,7 +131,7 @@ def in_processes(
 def _in_pool(
     work: Callable[[Unit], list[Outcome]], units: list[Unit], jobs: int, threads: int
 ) -> Iterator[tuple[Unit, "Future[list[Outcome]]"]]:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(START_METHOD)
     with ProcessPoolExecutor(jobs, context, initializer=_start, initargs=(threads,)) as pool:
         futures = {pool.submit(work, unit): unit for unit in units}
         try:
