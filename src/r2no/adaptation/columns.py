@@ -8,6 +8,7 @@ depths, which do as well as all of them; and weights by lead time, since a recal
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings
@@ -80,6 +81,21 @@ def columns_of(
         tuple(label for group in groups for label in group.labels),
         tuple(label for group in groups for label in group.partners),
     )
+
+
+def expected(
+    settings: AdaptSettings, fields: Fields, *, blocks: int
+) -> tuple[Columns, FourierCells, int]:
+    """Columns, finest cells and groups of lead time of a run, before there is anything to fit."""
+    settings = resolved(settings, fields)
+    chosen, groups = settings.ensemble, list[ColumnGroup]()
+    if chosen.recall:
+        groups.append(Recall(int(chosen.recall), bool(chosen.partners)))
+    if chosen.mean_field:
+        groups.append(MeanField(torch.zeros(1)))
+    centred = chosen.cells != "published"
+    columns = columns_of(groups, settings, members=settings.members, centred=centred)
+    return columns, *partition(chosen, fields, columns, blocks=blocks)
 
 
 def partition(

@@ -176,7 +176,8 @@ class ChainSearch:
             cross = (fit * (moved - moments[:, :-1, -1:])).sum((0, 1))
             bent = (mean * moved).sum((0, 1))
             errors.append(moments[:, -1, -1].sum() + 2 * cross - bent)
-        return torch.stack(errors).unflatten(1, paths[0].shape[:2])
+        found: Tensor = torch.stack(errors).unflatten(1, paths[0].shape[:2])
+        return found
 
     # -- comparing and refitting --------------------------------------------------------------
 
@@ -218,7 +219,8 @@ class ChainSearch:
                 if share:
                     mean += share * self._on(slots, [trial], [trial.weights[fold]])[:, 0]
             paths.append(mean[None, None])
-        return self._held_out(self._score, paths)[:, 0, 0]
+        errors: Tensor = self._held_out(self._score, paths)[:, 0, 0]
+        return errors
 
     def errors_of(
         self, chains: Sequence[Chain], groups: Sequence[Sequence[int]] | None = None
@@ -251,7 +253,7 @@ class ChainSearch:
         """Weights of a forecast as it is, on the root."""
         cells = self.levels.map(self.levels.root)[1]
         weights = self._fit.new_zeros(cells, self._columns)
-        if label in self._rivals:
+        if label is not None and label in self._rivals:
             weights[:, self._rivals[label]] = 1.0
         return weights
 

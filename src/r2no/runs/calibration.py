@@ -14,9 +14,10 @@ import torch
 from r2no._types import Number, Operator
 from r2no.adaptation import AdaptSettings, RepairLoops
 from r2no.adaptation.adapting import initial_module
+from r2no.adaptation.columns import expected
 from r2no.data.splits import Splits
 from r2no.data.window import batches, collate
-from r2no.ensemble import Columns, GramAccumulator
+from r2no.ensemble import Columns, GramAccumulator, GramSums
 from r2no.errors import NonFiniteError
 from r2no.repair_loop import RepairUNet
 from r2no.spectral import FourierCells
@@ -101,7 +102,7 @@ def _fit_times(
     forecast = source(window.history)
     sums = GramAccumulator(
         Columns(1, tuple(range(1, loops.steps + 1))),
-        _cells(splits, settings),
+        _expected(splits, settings)[1],
         measured=splits.fit.fields.measured,
         exponents=(1.0,),
         groups=1,
@@ -176,17 +177,13 @@ def _memory_row(splits: Splits, settings: AdaptSettings) -> Row:
     return "ok", "memory", f"{text}."
 
 
-def _cells(splits: Splits, settings: AdaptSettings) -> FourierCells:
-    chosen, grid = settings.ensemble, splits.fit.fields.grid
-    angular = chosen.angular if len(grid) == 2 else 1
-    return FourierCells.polar(grid, radial=chosen.radial, angular=angular, extent=chosen.extent)
+def _expected(splits: Splits, settings: AdaptSettings) -> tuple[Columns, FourierCells, int]:
+    return expected(settings, splits.fit.fields, blocks=_GROUPS)
 
 
 def _sums_bytes(splits: Splits, settings: AdaptSettings) -> int:
-    columns = settings.members * settings.repair.steps + 2
-    cells = _cells(splits, settings).num_cells
-    groups = _GROUPS * settings.ensemble.lead_groups
-    return 8 * groups * cells * len(splits.fit.fields.measured) * columns**2
+    columns, cells, leads = _expected(splits, settings)
+    return GramSums.bytes(columns, cells, len(splits.fit.fields.measured), _GROUPS, leads)
 
 
 def _timed(action: Callable[[], Result]) -> tuple[Result, float]:

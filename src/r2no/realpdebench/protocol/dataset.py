@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from r2no._types import PathLike
+from r2no.checks import choice
 from r2no.data.window import Fields, Window
 from r2no.realpdebench.files import checks
 from r2no.realpdebench.files.arrow import ArrowTrajectories
@@ -28,7 +29,6 @@ from r2no.realpdebench.systems import (
     TEST_MODES,
     Number,
     System,
-    choice,
     lookup,
 )
 from r2no.storage import fingerprint

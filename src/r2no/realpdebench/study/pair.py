@@ -17,7 +17,6 @@ from r2no.locks import sole_writer
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol
-from r2no.realpdebench.protocol.run import ARTIFACT
 from r2no.realpdebench.protocol.sources import Source, is_artifact, open_source, with_names
 from r2no.realpdebench.protocol.windows import check_operator, open_windows
 from r2no.realpdebench.study.config import BenchConfig
@@ -25,6 +24,7 @@ from r2no.realpdebench.study.passes import TestPass, diagnostic, run_pass, shown
 from r2no.realpdebench.study.readouts import StudyReadouts, study_readouts
 from r2no.realpdebench.study.studies import SourceName
 from r2no.realpdebench.study.theory import errors_by_trajectory, selection_summary
+from r2no.runs.finish import ARTIFACT
 
 #: Results of the first format hold other estimates of the theory; all are read.
 FORMATS = ("r2no.bench/1", "r2no.bench/2")

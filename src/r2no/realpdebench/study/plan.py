@@ -8,7 +8,7 @@ from pathlib import Path
 
 from r2no.adaptation import AdaptSettings
 from r2no.realpdebench.protocol.dataset import RealPDEBench
-from r2no.realpdebench.protocol.run import ARTIFACT, CHECKPOINT
+from r2no.realpdebench.protocol.run import CHECKPOINT
 from r2no.realpdebench.protocol.sources import is_artifact
 from r2no.realpdebench.study.calibration import Speeds, calibrate_backbone, calibrate_repair
 from r2no.realpdebench.study.config import BenchConfig
@@ -17,6 +17,7 @@ from r2no.realpdebench.study.run import prepare_data
 from r2no.realpdebench.study.sheets import Sheet, cells
 from r2no.realpdebench.study.sources import check_sources, finished, released, source_config
 from r2no.realpdebench.study.studies import BACKBONES, SYSTEM_NAMES, SourceName
+from r2no.runs.finish import ARTIFACT
 
 _TITLES = ("Backbone", "System", "Source", "checkpoint", "adaptation", "scores")
 _NUMBERS = ("evaluations", "minutes", "disk MB")

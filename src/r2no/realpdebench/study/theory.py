@@ -131,7 +131,8 @@ class TrajectoryErrors(Observer):
 
     def means(self) -> Float[Tensor, "trajectory depth cell channel"]:
         """Per window of each trajectory."""
-        return self._total / self._origins.bincount()[:, None, None, None]
+        means: Tensor = self._total / self._origins.bincount()[:, None, None, None]
+        return means
 
 
 def errors_by_trajectory(
