@@ -2,9 +2,9 @@
 
 import contextlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from r2no import checks
-from r2no._types import Operator, PathLike
+from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.columns import free_groups, resolved
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.fitting import check_adaptable, fit_ensemble
 from r2no.adaptation.groups import ColumnGroup, further_operators
 from r2no.adaptation.loops import RepairLoops
+from r2no.adaptation.minutes import DEFAULT_MINUTES, adapt_within
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Windows, batches
@@ -48,9 +49,11 @@ def adapt(
     cells: FourierCells | str | None = None,
     target: str | None = None,
     budget: int | None = None,
+    minutes: Number | None = None,
     settings: AdaptSettings | None = None,
     normalisers: tuple[Normaliser, Normaliser] | None = None,
     folder: PathLike | None = None,
+    improved: Callable[[AdaptedModel], Any] | None = None,
     reporter: Reporter | None = None,
     shared_data: bool = False,
 ) -> AdaptedModel:
@@ -74,10 +77,14 @@ def adapt(
             "rel_l2"; by default they are weighted as published.
         budget: Most evaluations of the repair module per forecast: the best model within it, by
             held-out error, is returned.
+        minutes: Time to spend: a model without modules first, then modules of a size and number
+            that fit this machine and the time left, each kept if held-out blocks prefer it. Ten
+            if neither this nor members, cells or settings are given.
         settings: Everything else, and what the arguments above leave open; the defaults are the
             paper's but for the partition.
         normalisers: Of history and field for the loop; default fitted on ``train``.
         folder: Where to keep the work, so that a stopped run goes on; default a temporary folder.
+        improved: With ``minutes``, called with every model that is better than the ones before.
         reporter: Where progress is shown; default a terminal or notebook, if this runs in one.
         shared_data: Whether ``train`` and ``fit`` may hold the same recordings. The weights then
             rest on repairs of windows the modules have seen, and hold less than they promise.
@@ -98,72 +105,133 @@ def adapt(
         checks.instance("settings", settings, AdaptSettings)
     if normalisers is not None:
         normalisers = _pair(normalisers)
-    settings = _with_arguments(settings or AdaptSettings(), fields, members, cells, target, budget)
+    if settings is None and members is None and minutes is None and cells is None:
+        minutes = DEFAULT_MINUTES
+    given = {"members": members, "budget": budget, "minutes": minutes}
+    settings = _with_arguments(settings or AdaptSettings(), fields, cells, target, given)
     settings, further = resolved(settings, fields), further_operators(also)
     check_adaptable(fit, settings)
     _check_apart(train, fit, shared_data)
     reporter = reporter or Reporter.default()
     with contextlib.ExitStack() as stack:
         work = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-")))
-        frozen = _Frozen(source, next(iter(batches(train, 1)))[1].history, fields.target_shape)
-        groups = free_groups(
-            settings.ensemble,
+        task = _Task(source, train, fit, further, normalisers, work, reporter)
+        if settings.minutes is None:
+            return task.adapted(settings)
+        return adapt_within(
+            60 * settings.minutes,
+            settings,
             train,
-            further,
-            (frozen.probe, frozen.answer),
-            batch_size=settings.batch_size,
+            adapt=task.adapted,
+            improved=improved or (lambda model: None),
+            work=work,
             reporter=reporter,
         )
-        caches = [
-            cached_source(
-                source,
-                windows,
-                work / "source",
-                batch_size=settings.batch_size,
-                title=f"source on {name}",
-                reporter=reporter,
-            )
-            for name, windows in (("train", train), ("fit", fit))
-            if settings.members or name == "fit"  # without modules only the fit split is needed
-        ]
-        normalisers = normalisers or fit_normalisers(train)
-        splits = ((train, caches[0]), (fit, caches[-1]))
-        modules = [initial_module(fields, settings, number) for number in range(settings.members)]
-        trainings = [
-            partial(_train_member, number, module, splits, normalisers, settings, work)
-            for number, module in enumerate(modules)
-        ]
-        if trainings:
-            side_by_side(trainings, jobs=settings.jobs, reporter=reporter)
-        repair = settings.repair
-        loops = RepairLoops(tuple(modules), *normalisers, repair.steps, repair.step_size)
+
+
+class _Task:
+    """Source, data and work folder of an adaptation, which may be made with several settings."""
+
+    def __init__(
+        self,
+        source: Operator,
+        train: Windows,
+        fit: Windows,
+        further: Sequence[ColumnGroup],
+        normalisers: tuple[Normaliser, Normaliser] | None,
+        work: Path,
+        reporter: Reporter,
+    ) -> None:
+        self._source, self._train, self._fit, self._further = source, train, fit, further
+        self._given, self._work, self._reporter = normalisers, work, reporter
+        probe = next(iter(batches(train, 1)))[1].history
+        self._frozen = _Frozen(source, probe, train.fields.target_shape)
+        self._groups: tuple[ColumnGroup, ...] | None = None
+
+    def adapted(self, settings: AdaptSettings) -> AdaptedModel:
+        """Train the members, fit the ensemble, and put the model together."""
+        frozen, fit = self._frozen, self._fit
+        groups = self._columns(settings)
+        loops = self._loops(settings)
         ensemble, errors, exponents = fit_ensemble(
-            loops, groups, fit, caches[-1], settings, reporter, recordings=_recordings(train, fit)
+            loops,
+            groups,
+            fit,
+            self._cached("fit", settings),
+            settings,
+            self._reporter,
+            recordings=_recordings(self._train, fit),
         )
         frozen.check()
-    provenance: dict[str, Any] = {
-        "source": frozen.identity,
-        "train": train.fingerprint,
-        "fit": fit.fingerprint,
-        "seeds": [settings.seed + number for number in range(settings.members)],
-        "versions": versions(),
-    }
-    if exponents:
-        provenance["exponents"] = exponents
-    probe = frozen.probe
-    model = AdaptedModel(
-        source, loops, ensemble, errors, fields, settings, provenance, probe, groups
-    )
-    return model if settings.budget is None else model.truncate(settings.budget)
+        provenance: dict[str, Any] = {
+            "source": frozen.identity,
+            "train": self._train.fingerprint,
+            "fit": fit.fingerprint,
+            "seeds": [settings.seed + number for number in range(settings.members)],
+            "versions": versions(),
+        }
+        if exponents:
+            provenance["exponents"] = exponents
+        parts = (self._source, loops, ensemble, errors, fit.fields, settings, provenance)
+        model = AdaptedModel(*parts, frozen.probe, groups)
+        return model if settings.budget is None else model.truncate(settings.budget)
+
+    def _columns(self, settings: AdaptSettings) -> tuple[ColumnGroup, ...]:
+        """The free columns, made once: settings of one task differ in their modules only."""
+        if self._groups is None:
+            self._groups = free_groups(
+                settings.ensemble,
+                self._train,
+                self._further,
+                (self._frozen.probe, self._frozen.answer),
+                batch_size=settings.batch_size,
+                reporter=self._reporter,
+            )
+        return self._groups
+
+    def _cached(self, name: str, settings: AdaptSettings) -> SourceCache:
+        """The source's forecasts on a split, computed once."""
+        return cached_source(
+            self._source,
+            self._train if name == "train" else self._fit,
+            self._work / "source",
+            batch_size=settings.batch_size,
+            title=f"source on {name}",
+            reporter=self._reporter,
+        )
+
+    @cached_property
+    def _normalisers(self) -> tuple[Normaliser, Normaliser]:
+        return self._given or fit_normalisers(self._train)
+
+    def _loops(self, settings: AdaptSettings) -> RepairLoops:
+        """The repair loops of trained members; without members no more than the statistics."""
+        modules = [
+            initial_module(self._train.fields, settings, number)
+            for number in range(settings.members)
+        ]
+        if modules:
+            splits = (
+                (self._train, self._cached("train", settings)),
+                (self._fit, self._cached("fit", settings)),
+            )
+            trainings = [
+                partial(
+                    _train_member, number, module, splits, self._normalisers, settings, self._work
+                )
+                for number, module in enumerate(modules)
+            ]
+            side_by_side(trainings, jobs=settings.jobs, reporter=self._reporter)
+        repair = settings.repair
+        return RepairLoops(tuple(modules), *self._normalisers, repair.steps, repair.step_size)
 
 
 def _with_arguments(
     settings: AdaptSettings,
     fields: Fields,
-    members: int | None,
     cells: FourierCells | str | None,
     target: str | None,
-    budget: int | None,
+    given: Mapping[str, Number | None],
 ) -> AdaptSettings:
     """The settings with the arguments of :func:`adapt` that were given, checked."""
     ensemble: dict[str, Any] = {} if target is None else {"target": target}
@@ -182,12 +250,12 @@ def _with_arguments(
         }
     elif cells is not None:
         ensemble["cells"] = cells
-    given = {"members": members, "budget": budget}
-    update: dict[str, Any] = {
-        name: checks.whole(name, value, least=int(name != "members"))
-        for name, value in given.items()
-        if value is not None
-    }
+    update: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is not None and name == "minutes":
+            update[name] = checks.real(name, value)
+        elif value is not None:
+            update[name] = checks.whole(name, value, least=int(name != "members"))
     return changed(settings, ensemble=changed(settings.ensemble, **ensemble), **update)
 
 

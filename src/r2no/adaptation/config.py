@@ -100,6 +100,11 @@ class AdaptSettings(Settings, frozen=True):
     budget: int | None = Field(
         default=None, ge=1, description="Most evaluations of the repair module per forecast."
     )
+    minutes: float | None = Field(
+        default=None,
+        gt=0,
+        description="Time to spend: a model without modules at once, then modules that fit.",
+    )
     jobs: int = Field(default=1, ge=1, description="Members trained side by side (each in memory).")
     repair: RepairSettings = Field(default=RepairSettings(), description="The repair modules.")
     ensemble: EnsembleSettings = Field(default=EnsembleSettings(), description="The ensemble.")

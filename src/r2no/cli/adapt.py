@@ -16,6 +16,7 @@ def adapt(
     config: options.Config,
     out: Annotated[Path | None, typer.Option(help="Folder, instead of the file's.")] = None,
     members: Annotated[int | None, typer.Option(help="Number of repair modules.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Time to spend.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the first module.")] = None,
 ) -> None:
     """Adapt your operator to your measurements, as CONFIG says.
@@ -28,7 +29,7 @@ def adapt(
     from r2no.cli.config import read_config
     from r2no.runs import run_own_adaptation
 
-    given = {"out": out, "members": members, "seed": seed}
+    given = {"out": out, "members": members, "minutes": minutes, "seed": seed}
     own = read_config(config, {name: v for name, v in given.items() if v is not None})
     path = run_own_adaptation(own, reporter=Reporter(), command=command_line())
     say(

@@ -123,6 +123,14 @@ def _fit_times(
 
 def _time_row(costs: _Costs, splits: Splits, settings: AdaptSettings) -> Row:
     """How long the run would take, from the timed pieces."""
+    if settings.minutes is not None:
+        return (
+            "ok",
+            "time",
+            f"{settings.minutes:g} minutes, as asked for: a model without modules at once, then "
+            f"repair modules as time allows (a step of the published size takes {costs.step:.2f} "
+            "s here), then scores and report.",
+        )
     train = settings.repair.train
     per_epoch = math.ceil(len(splits.train) / train.batch_size)
     updates = train.total_updates(per_epoch)

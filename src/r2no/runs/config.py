@@ -9,10 +9,11 @@ from pydantic import BaseModel, Field, model_validator
 
 from r2no._types import Number, PathLike
 from r2no.adaptation import AdaptSettings
+from r2no.adaptation.minutes import DEFAULT_MINUTES
 from r2no.data.flags import read_mask
 from r2no.data.normalise import Normaliser
 from r2no.runs.config_file import read_yaml
-from r2no.settings import valid
+from r2no.settings import changed, valid
 
 
 class SplitConfig(BaseModel, frozen=True, extra="forbid"):
@@ -187,18 +188,37 @@ class OwnConfig(BaseModel, frozen=True, extra="forbid", title="r2no adapt"):
 
     data: DataConfig = Field(description="Your measurements, and how they become windows.")
     source: SourceConfig = Field(description="Your operator.")
+    also: dict[str, SourceConfig] = Field(
+        default={},
+        description="Further operators for the same windows, by name, that the cells may use.",
+    )
+    preset: Literal["auto", "paper"] = Field(
+        default="auto",
+        description="paper: three modules of the published size, the published cells and columns.",
+    )
     adapt: AdaptSettings = Field(
         default=AdaptSettings(),
-        description="Repair modules and ensemble; see `r2no.AdaptSettings`.",
+        description="Repair modules and ensemble; see `r2no.AdaptSettings`. If neither `members`, "
+        f"`minutes` nor `repair` is given, {DEFAULT_MINUTES:.0f} minutes are spent.",
     )
     out: Path = Field(default=Path("runs/own"), description="Folder of the run.")
+
+    @property
+    def settings(self) -> AdaptSettings:
+        """What to adapt with: the settings, as the preset or the default time completes them."""
+        if self.preset == "paper":
+            ensemble = changed(self.adapt.ensemble, cells="published")
+            return changed(self.adapt, ensemble=ensemble)
+        if self.adapt.model_fields_set & {"members", "minutes", "repair"}:
+            return self.adapt
+        return changed(self.adapt, minutes=DEFAULT_MINUTES)
 
 
 _KINDS = ("python", "exported", "backbone", "forecasts")
 
 
 def read_own_config(path: PathLike, overrides: Mapping[str, Any] | None = None) -> OwnConfig:
-    """Read a YAML file and put ``overrides`` (``out``, ``members``, ``seed``) on top.
+    """Read a YAML file and put ``overrides`` (``out``, ``members``, ``minutes``, ``seed``) on top.
 
     Raises:
         ConfigError: for an unknown key, with the nearest right one, or a value that does not fit.

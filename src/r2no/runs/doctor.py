@@ -104,7 +104,7 @@ def _examine(config: OwnConfig, full: bool) -> Iterator[Finding]:
     if isinstance(source, WrappedOperator):
         yield _other_layouts(source, splits.fit)
     with _checking("one step"):
-        rows = calibrate(source, splits, config.adapt, config.out)
+        rows = calibrate(source, splits, config.settings, config.out)
     yield from (Finding(*row) for row in rows)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from r2no.adaptation import adapt
+from r2no.adaptation import AdaptedModel, adapt
 from r2no.locks import sole_writer
 from r2no.progress import SILENT, Reporter
 from r2no.runs.config import OwnConfig
@@ -37,16 +37,22 @@ def _run(config: OwnConfig, reporter: Reporter, command: str) -> Path:
     splits = task.splits
     reporter.say(f"Splits: {splits.describe()}.")
     remember(config)
+    dumped = config.model_dump(mode="json")
+
+    def named(model: AdaptedModel) -> AdaptedModel:
+        return replace(model, provenance={**model.provenance, "config": dumped})
+
     model = adapt(
         task.source,
         splits.train,
         splits.fit,
-        settings=config.adapt,
+        also=task.also,
+        settings=config.settings,
         folder=config.out / "work",
+        improved=lambda better: named(better).save(config.out / ARTIFACT),
         reporter=reporter,
     )
-    dumped = config.model_dump(mode="json")
-    model = replace(model, provenance={**model.provenance, "config": dumped})
+    model = named(model)
     parts = {"train": splits.train, "fit": splits.fit, "test": splits.test}
     found = finish(model, parts, config.out / ARTIFACT, command=command, reporter=reporter)
     summarise(dumped, model, found)

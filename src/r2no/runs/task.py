@@ -22,6 +22,7 @@ class Task:
     measurements: Measurements
     splits: Splits
     source: Operator
+    also: dict[str, Operator]
 
     __repr__ = brief_repr
 
@@ -30,7 +31,8 @@ def open_task(config: OwnConfig) -> Task:
     """Open everything a config names."""
     measurements = open_measurements(config.data)
     splits = split(config.data, measurements)
-    return Task(measurements, splits, open_source(config, splits))
+    also = {name: open_source(config, splits, other) for name, other in config.also.items()}
+    return Task(measurements, splits, open_source(config, splits), also)
 
 
 def open_measurements(config: DataConfig) -> Measurements:
@@ -62,9 +64,11 @@ def split(config: DataConfig, measurements: Measurements) -> Splits:
     )
 
 
-def open_source(config: OwnConfig, splits: Splits) -> Operator:
-    """The config's source, in r2no's convention."""
-    source, data, fields = config.source, config.data, splits.fit.fields
+def open_source(
+    config: OwnConfig, splits: Splits, described: SourceConfig | None = None
+) -> Operator:
+    """The config's source, or another operator it describes, in r2no's convention."""
+    source, data, fields = described or config.source, config.data, splits.fit.fields
     if source.kind == "forecasts":
         return _forecasts(source, data, splits)
     if source.kind == "backbone":
