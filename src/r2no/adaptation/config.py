@@ -4,11 +4,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from r2no._types import Extent, PaddingMode
+from r2no._types import Extent, Grid, PaddingMode
 from r2no.adaptation.weighting import Target
 from r2no.ensemble import RIDGE_GRID
-from r2no.repair import RepairObjective
+from r2no.repair import RepairObjective, RepairUNet
 from r2no.settings import Settings
+from r2no.spectral import FourierCells
 from r2no.training import TrainSettings
 
 
@@ -25,6 +26,12 @@ class RepairSettings(Settings, frozen=True):
     norm: Literal["ortho", "forward"] = "ortho"
     checkpointing: bool = False
     train: TrainSettings = TrainSettings()
+
+    def module(self, history_channels: int, field_channels: int) -> RepairUNet:
+        """A module with these settings, for so many channels with time folded into them."""
+        return RepairUNet(
+            history_channels, field_channels, self.width, self.depth, padding=self.padding
+        )
 
     def objective(self) -> RepairObjective:
         """The objective with these settings."""
@@ -58,6 +65,16 @@ class EnsembleSettings(Settings, frozen=True):
         default=None, description="Choose `weight_exponent` on held-out blocks for this score."
     )
     base_column: bool = True
+
+    def partition(self, grid: Grid) -> FourierCells:
+        """The finest cells, on a grid of one or more axes."""
+        return FourierCells.polar(
+            grid,
+            radial=self.radial,
+            angular=self.angular if len(grid) == 2 else 1,
+            extent=self.extent,
+            shared_channels=self.shared_channels,
+        )
 
 
 class AdaptSettings(Settings, frozen=True):

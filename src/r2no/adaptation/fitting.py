@@ -74,14 +74,7 @@ def fit_ensemble(
     result, with a target, are the held-out scores of each.
     """
     fields, chosen = fit.fields, settings.ensemble
-    flat = len(fields.grid) == 2
-    cells = FourierCells.polar(
-        fields.grid,
-        radial=chosen.radial,
-        angular=chosen.angular if flat else 1,
-        extent=chosen.extent,
-        shared_channels=chosen.shared_channels,
-    )
+    cells = chosen.partition(fields.grid)
     how = FitPlan(
         chosen.ridge if chosen.cells == "published" else "nested",
         fields.measured,
