@@ -3,10 +3,10 @@
     python -m validation.noise_only [--trials 100]
 
 Two worlds, each with six recordings and with one. *Noise only*: measurements are white noise, and
-the source forecasts its mean, zero. *Perfect but for noise*: the source knows the flow exactly, and the measurements
-are the flow plus white noise, so only the noise is left. The model without modules, with all
-columns that cost nothing, is fitted to each. Exits with 1 unless the verdict is to keep a forecast
-that needs no adaptation in at least 95 of 100 trials of each.
+the source forecasts its mean, zero. *Perfect but for noise*: the source knows the flow exactly, and
+the measurements are the flow plus white noise, so only the noise is left. The model without
+modules, with all columns that cost nothing, is fitted to each. Exits with 1 unless the verdict is
+to keep a forecast that needs no adaptation in at least 95 of 100 trials of each.
 """
 
 import argparse

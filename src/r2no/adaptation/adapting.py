@@ -370,15 +370,11 @@ class _Frozen:
 
 def initial_module(fields: Fields, settings: AdaptSettings, number: int) -> RepairUNet:
     """A member before training; its seed decides its weights."""
-    repair = settings.repair
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed + number)
-        return RepairUNet(
+        return settings.repair.module(
             fields.history_frames * len(fields.history_channels),
             fields.horizon_frames * len(fields.channels),
-            repair.width,
-            repair.depth,
-            padding=repair.padding,
         )
 
 
