@@ -134,7 +134,8 @@ def _units(fit: Windows, held_out: HeldOut) -> tuple[int, ...]:
     number = int(held_out.group.max()) + 1
     if len(pairs) > number:  # many recordings: blocks are what is apart
         return tuple(range(number))
-    return tuple(unit for _, unit in sorted(pairs))
+    known = dict(pairs)
+    return tuple(known.get(block, 0) for block in range(number))
 
 
 def _plan(chosen: EnsembleSettings, fields: Fields, columns: Columns, leads: int) -> FitPlan:
