@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE / "examples")]
+sys.path[:0] = [str(HERE), str(HERE / "examples"), str(HERE.parent)]  # the last for validation
 
 import figures  # noqa: E402
 import reference  # noqa: E402

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import road
 import torch
 import toy
 from mynet import Forecaster
@@ -15,7 +16,7 @@ from r2no.report import plot_depth_bands, plot_fields, plot_retention, write_rep
 from r2no.training import Persistence
 
 #: What `make` leaves behind, as the pages name it.
-FIGURES = ("retention.png", "fields.png", "depth.png")
+FIGURES = ("retention.png", "fields.png", "depth.png", "layers.png")
 REPORT = "example-report.html"
 
 
@@ -40,6 +41,7 @@ def make(build: Path) -> None:
         }
         plot_retention(model.ensemble, shown / "retention.png", channel_names=("u", "v"))
         plot_fields(fields, shown / "fields.png", channel=0, frames=(0, 3), channel_name="u, m/s")
+        road.draw(shown / "layers.png")
         plot_depth_bands(model.fit_errors, shown / "depth.png", title="toy data, fit split")
         persistence = {"persistence": Persistence(4, 2)}
         write_report(
