@@ -15,7 +15,8 @@ import torch
 
 from benchmarks import parser, print_conditions
 from r2no import RepairUNet
-from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairLoops
+from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairLoops, RepairSettings
+from r2no.adaptation.columns import free_groups, resolved
 from r2no.adaptation.fitting import fit_ensemble
 from r2no.data import ArrayWindows
 from r2no.progress import SILENT
@@ -70,9 +71,16 @@ def main():
         cache = cached_source(source, windows, Path(folder), batch_size=8)
         for _ in range(given.repeats):
             for name, seconds in times.items():
-                settings = AdaptSettings(ensemble=EnsembleSettings(cells=name))
+                wanted = AdaptSettings(
+                    repair=RepairSettings(steps=size.steps), ensemble=EnsembleSettings(cells=name)
+                )
+                settings = resolved(wanted, windows.fields)
+                probe = (windows[0].history[None], cache[range(1)])
+                groups = free_groups(
+                    settings.ensemble, windows, (), probe, batch_size=8, reporter=SILENT
+                )
                 start = time.process_time()
-                fit_ensemble(loops, windows, cache, settings, SILENT)
+                fit_ensemble(loops, groups, windows, cache, settings, SILENT)
                 seconds.append(time.process_time() - start)
     best = {name: min(seconds) for name, seconds in times.items()}
     print_conditions(brief=given.brief)

@@ -86,7 +86,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         *(adapted.evaluation(), report.collect(model), report.ScoringWatch(model, windows)),
         *(
             runs.Finding("ok", "data", "fine"),
-            runs.Task(measured, measured.split(4, 4), own_operator()),
+            runs.Task(measured, measured.split(4, 4), own_operator(), {}),
         ),
         *_of_the_wake(windows),
     ]

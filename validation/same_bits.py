@@ -6,9 +6,9 @@ Runs in each checkout, on one thread: the quick demo, two pairs of the mini stud
 own.yaml, its scores and the doctor's findings), and the benchmark's train, adapt and evaluate on
 tiny data. Then compares every number of their JSON files and every tensor they wrote. Times,
 versions, memory, paths, hashes that name code or settings, and how an artifact brings its source
-are left out; the source's row was
-called `finetuned` once. What was run is kept by checkout, so a second call only runs what is new.
-Exits with 1 and names the differences if there are any. About two minutes for each checkout.
+are left out; the source's row was called `finetuned` once. What was run is kept by checkout, so a
+second call only runs what is new. Exits with 1 and names the differences if there are any. About
+two minutes for each checkout.
 """
 
 import argparse
@@ -158,14 +158,18 @@ def numbers(content: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         if content.get("check") in MEASURED:
             return
         for key, value in content.items():
-            brought = key == "source" and ("included" in value or isinstance(value, str))
-            if not (brought or CIRCUMSTANCE.search(key)):
+            if not (CIRCUMSTANCE.search(key) or (key == "source" and _identifies(value))):
                 yield from numbers(value, f"{name}/{RENAMED.get(key, key)}")
     elif isinstance(content, list):
         for place, value in enumerate(content):
             yield from numbers(value, f"{name}/{place}")
     else:
         yield name, RENAMED.get(content, content) if isinstance(content, str) else content
+
+
+def _identifies(value: Any) -> bool:
+    """Whether this says which source it is and how to get it, and is none of its scores."""
+    return isinstance(value, str) or (isinstance(value, dict) and "included" in value)
 
 
 def content(path: Path) -> dict[str, Any]:

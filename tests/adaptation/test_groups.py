@@ -107,7 +107,7 @@ def test_columns_are_the_forecasts_under_their_labels(model, data):
         assert torch.equal(found[f"recall:{age}"], expected)
     frames = torch.cat([data["train"][n].target[None] for n in range(len(data["train"]))])
     mean = frames.double().mean((0, 1)).float()
-    torch.testing.assert_close(found["mean"][0, 0], mean)
+    torch.testing.assert_close(found["mean"][0, 0].float(), mean)
 
 
 def test_the_mean_field_leaves_out_what_was_not_measured():

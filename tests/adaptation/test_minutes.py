@@ -48,7 +48,7 @@ def test_no_time_leaves_the_instant_model():
 
 
 def test_sizes_fit_the_time(monkeypatch):
-    monkeypatch.setattr(within, "step_seconds", lambda repair, train: repair.width / 100)
+    monkeypatch.setattr(within, "step_seconds", lambda settings, train: settings.repair.width / 100)
     settings = r2no.AdaptSettings()
     assert fitting(1e6, settings, TRAIN) == Size(3, 32, 1200)
     assert fitting(120, settings, TRAIN) == Size(1, 32, 225)
@@ -58,5 +58,5 @@ def test_sizes_fit_the_time(monkeypatch):
 
 
 def test_a_step_is_timed_on_the_data_at_hand():
-    assert 0 < within.step_seconds(SETTINGS.repair, TRAIN) < 60
+    assert 0 < within.step_seconds(SETTINGS, TRAIN) < 60
     assert collate([TRAIN[0]]).history.shape[1] == 4

@@ -379,4 +379,5 @@ def test_a_pressure_of_1e5_is_repaired_as_its_fluctuations_of_1_are(dtype):
         errors.append(found.evaluate(split(range(20, 22)))["rmse"])
     assert gains[0] > 0.05
     assert gains[1] == pytest.approx(gains[0], rel=1e-4)
-    assert errors[1] == pytest.approx(errors[0], rel=1e-4)
+    # h_0 itself is rounded to 0.004 at 1e5 in float32, which the weights pass on
+    assert errors[1] == pytest.approx(errors[0], rel=2e-3 if dtype == torch.float32 else 1e-4)

@@ -64,8 +64,10 @@ def test_command_writes_what_the_model_predicts(artifact, suffix, tmp_path, r2no
         assert found["u"].dims == ("origin", "lead", "row", "lon")
         assert found["recording"].values[found["trajectory"].values[-1]] == str(files[1])
         np.testing.assert_allclose(found["valid_time"][-1], [4.0, 4.1, 4.2, 4.3])
-        window = data.windows(4, 4, stride=4, measured=("u",))[5]
-        expected = model.predict(window.history[None])[0, ..., 0]
+        windows = data.windows(4, 4, stride=4, measured=("u",))
+        size = model.settings.batch_size  # rounded as the command's batches are
+        histories = [windows[number].history for number in range(min(size, len(windows)))]
+        expected = model.predict(torch.stack(histories))[5, ..., 0]
         np.testing.assert_allclose(found["u"][5], expected, rtol=1e-4, atol=1e-5)
 
 

@@ -100,11 +100,13 @@ def test_no_target_of_a_scored_block_lies_within_a_horizon_of_a_fitted_one(recor
     assert int((scored == 1).sum()) >= 0.5 * len(windows)
 
 
-@pytest.mark.parametrize("length", [13, 20, 25])
-def test_short_recording_gives_two_halves_whose_targets_do_not_overlap(length):
+@pytest.mark.parametrize(("length", "folds"), [(13, 2), (20, 2), (25, 6), (40, 6), (59, 6)])
+def test_short_recording_gives_parts_whose_targets_do_not_overlap(length, folds):
     windows = origins(range(length))
     plan = blocks(windows, horizon=6)
-    assert len(plan.folds) == 2
+    assert len(plan.folds) == folds
+    judged = [block for _, score in plan.folds for block in score]
+    assert len(judged) == len(set(judged))
     for fit, score in sides(plan, windows[:, 1]):
         assert int((fit[:, None] - score).abs().min()) >= 6
 

@@ -217,7 +217,7 @@ def test_decisions_of_earlier_versions_are_read():
     old = {"levels": [[0, 0], [8, 4]], "penalties": [0.1, 1.0]}
     tensors = {"nested": torch.zeros(1, 1, 1), "gains": torch.zeros(1), "before": torch.zeros(1)}
     fit = NestedFit.from_decisions(old, tensors)
-    assert (fit.rivals, fit.within) == ({}, False)
+    assert (fit.rivals, fit.units) == ({}, ())
     assert fit.chains == (Chain(((0, 0, 1), (8, 4, 1)), (0.1, 1.0), 1.0),)
 
 
@@ -291,13 +291,16 @@ def test_verdict_needs_agreement_of_the_blocks():
 def test_verdict_is_over_the_best_that_needs_no_adaptation():
     before, rival = torch.full((6,), 2.0).double(), torch.full((6,), 1.0).double()
     gains = torch.tensor([0.9, 0.91, 0.89, 0.9, 0.92, 0.88]).double()  # errors about 1.1
-    found = judge(gains, before, rival=rival, name="recall:1", within=True)
+    found = judge(gains, before, rival=rival, name="recall:1", units=[3] * 6)
     assert found.decision == "keep persistence"
     assert not found.deploy
     assert (found.best, found.gain_over_best) == ("recall:1", pytest.approx(1 - math.sqrt(1.1)))
     assert found.gain == pytest.approx(1 - math.sqrt(1.1 / 2))
     assert "above persistence" in str(found)
     assert "within this recording" in str(found)
+    apart = judge(gains, before, rival=rival, name="recall:1", units=[0, 0, 0, 1, 1, 2])
+    assert (apart.blocks, apart.within) == (3, False)
+    assert apart.gain == pytest.approx(found.gain)
     better = judge(gains + 0.5, before, rival=rival, name="recall:1")
     assert better.deploy
     assert better.interval_over_best[0] > 0

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from r2no import checks
 from r2no._types import Number, Operator, PathLike
+from r2no.adaptation.carrying import variation
 from r2no.adaptation.columns import free_groups, resolved
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.fitting import check_adaptable, fit_ensemble
@@ -22,6 +23,7 @@ from r2no.adaptation.minutes import DEFAULT_MINUTES, adapt_within
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Windows, batches
+from r2no.ensemble.nested import ENOUGH_RECORDINGS
 from r2no.errors import ConfigError, EmptySplitError, FingerprintError, GridMismatchError
 from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairUNet
@@ -161,6 +163,7 @@ class _Task:
             settings,
             self._reporter,
             recordings=_recordings(self._train, fit),
+            variation=self._variation(settings, loops, groups),
         )
         frozen.check()
         provenance: dict[str, Any] = {
@@ -175,6 +178,18 @@ class _Task:
         parts = (self._source, loops, ensemble, errors, fit.fields, settings, provenance)
         model = AdaptedModel(*parts, frozen.probe, groups)
         return model if settings.budget is None else model.truncate(settings.budget)
+
+    def _variation(
+        self, settings: AdaptSettings, loops: RepairLoops, groups: tuple[ColumnGroup, ...]
+    ) -> float:
+        """How much recordings differ, where the fit split has too few of them to tell."""
+        few = _recordings(self._train, self._fit)
+        if few is None or few >= ENOUGH_RECORDINGS or not groups:
+            return 1.0
+        cache = self._cached("train", settings)
+        return variation(
+            groups, loops, self._train, cache, settings, self._reporter, recordings=few
+        )
 
     def _columns(self, settings: AdaptSettings) -> tuple[ColumnGroup, ...]:
         """The free columns, made once: settings of one task differ in their modules only."""
@@ -355,15 +370,11 @@ class _Frozen:
 
 def initial_module(fields: Fields, settings: AdaptSettings, number: int) -> RepairUNet:
     """A member before training; its seed decides its weights."""
-    repair = settings.repair
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed + number)
-        return RepairUNet(
+        return settings.repair.module(
             fields.history_frames * len(fields.history_channels),
             fields.horizon_frames * len(fields.channels),
-            repair.width,
-            repair.depth,
-            padding=repair.padding,
         )
 
 

@@ -106,16 +106,11 @@ def partition(
     Groups of lead time come first: cells of one or two coefficients rarely carry weights of their
     own.
     """
-    channels, flat = len(fields.measured), len(fields.grid) == 2
+    channels = len(fields.measured)
 
     def cells(coarser: int) -> FourierCells:
-        return FourierCells.polar(
-            fields.grid,
-            radial=max(1, chosen.radial // coarser),
-            angular=max(1, chosen.angular // coarser) if flat else 1,
-            extent=chosen.extent,
-            shared_channels=chosen.shared_channels,
-        )
+        radial, angular = (max(1, n // coarser) for n in (chosen.radial, chosen.angular))
+        return changed(chosen, radial=radial, angular=angular).partition(fields.grid)
 
     if chosen.lead_groups != "auto":
         return cells(1), chosen.lead_groups

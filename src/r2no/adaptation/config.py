@@ -4,11 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from r2no._types import Extent, PaddingMode
+from r2no._types import Extent, Grid, PaddingMode
 from r2no.adaptation.weighting import Target
 from r2no.ensemble import RIDGE_GRID
-from r2no.repair_loop import RepairObjective
+from r2no.repair_loop import RepairObjective, RepairUNet
 from r2no.settings import Settings
+from r2no.spectral import FourierCells
 from r2no.training import TrainSettings
 
 Auto = Literal["auto"]
@@ -33,6 +34,12 @@ class RepairSettings(Settings, frozen=True):
         default=False, description="Less memory for more time when training."
     )
     train: TrainSettings = Field(default=TrainSettings(), description="How it is optimised.")
+
+    def module(self, history_channels: int, field_channels: int) -> RepairUNet:
+        """A module with these settings, for so many channels with time folded into them."""
+        return RepairUNet(
+            history_channels, field_channels, self.width, self.depth, padding=self.padding
+        )
 
     def objective(self) -> RepairObjective:
         """The objective with these settings."""
@@ -89,6 +96,16 @@ class EnsembleSettings(Settings, frozen=True):
         default=None, description="Choose `weight_exponent` on held-out blocks for this score."
     )
     base_column: bool = Field(default=True, description="Let the source itself be rescaled.")
+
+    def partition(self, grid: Grid) -> FourierCells:
+        """The finest cells, on a grid of one or more axes."""
+        return FourierCells.polar(
+            grid,
+            radial=self.radial,
+            angular=self.angular if len(grid) == 2 else 1,
+            extent=self.extent,
+            shared_channels=self.shared_channels,
+        )
 
 
 class AdaptSettings(Settings, frozen=True):

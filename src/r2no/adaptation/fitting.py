@@ -68,6 +68,7 @@ def fit_ensemble(
     reporter: Reporter,
     *,
     recordings: int | None = None,
+    variation: float = 1.0,
     like: FittedEnsemble | None = None,
     exponents: Sequence[float] | None = None,
 ) -> tuple[FittedEnsemble, DepthErrors, list[dict[str, float]]]:
@@ -88,8 +89,9 @@ def fit_ensemble(
         plan = _plan(chosen, fields, columns, leads)
     else:
         columns, cells, plan = like.columns, like.cells, like.plan
-    one = len(fit.origins[:, 0].unique()) == 1
-    plan = replace(plan, recordings=recordings, within=one and plan.ridge == "nested")
+    plan = replace(plan, recordings=recordings, variation=variation)
+    if plan.ridge == "nested":
+        plan = replace(plan, units=_units(fit, held_out))
     if exponents is None:
         exponents = (chosen.weight_exponent,) if chosen.target is None else EXPONENTS
     accumulator = GramAccumulator(
@@ -123,6 +125,17 @@ def fit_ensemble(
         cells, plan, columns, sums, held_out.folds, exponents, chosen.target
     )
     return ensemble, errors, table
+
+
+def _units(fit: Windows, held_out: HeldOut) -> tuple[int, ...]:
+    """The recording of each block; one for all where a block holds several."""
+    names = fit.origins[:, 0].unique(return_inverse=True)[1]
+    pairs = set(zip(held_out.group.tolist(), names.tolist(), strict=True))
+    number = int(held_out.group.max()) + 1
+    if len(pairs) > number:  # many recordings: blocks are what is apart
+        return tuple(range(number))
+    known = dict(pairs)
+    return tuple(known.get(block, 0) for block in range(number))
 
 
 def _plan(chosen: EnsembleSettings, fields: Fields, columns: Columns, leads: int) -> FitPlan:

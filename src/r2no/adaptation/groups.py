@@ -87,7 +87,10 @@ class Recall:
 
 @dataclass(frozen=True, eq=False)
 class MeanField:
-    """The mean of the train split at every point, whatever the history."""
+    """The mean of the train split at every point, whatever the history.
+
+    In float64, so that little is lost in the difference from a source far from zero.
+    """
 
     field: Tensor  # *space, channel
     name = MEAN
@@ -96,7 +99,7 @@ class MeanField:
 
     def forecasts(self, history: Tensor, source: Tensor) -> Iterator[tuple[str, Tensor]]:
         """The mean at every time."""
-        yield MEAN, self.field.to(source).expand_as(source)
+        yield MEAN, self.field.to(source.device).expand_as(source)
 
     @classmethod
     def of(
@@ -119,7 +122,7 @@ class MeanField:
         space = tuple(range(total.ndim - 1))
         overall = total.sum(space) / count.sum(space).clamp_min(1)
         mean = torch.where(count > 0, total / count.clamp_min(1), overall)
-        return cls(mean.to(windows[0].target.dtype))
+        return cls(mean)
 
 
 @dataclass(frozen=True, eq=False)

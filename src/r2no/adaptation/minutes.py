@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from r2no import storage
 from r2no._types import Number
-from r2no.adaptation.config import AdaptSettings, RepairSettings
+from r2no.adaptation.config import AdaptSettings
+from r2no.adaptation.costs import Step, timed
 from r2no.adaptation.model import AdaptedModel
+from r2no.data.normalise import Normaliser
 from r2no.data.window import Windows, collate
 from r2no.progress import Reporter
-from r2no.repair_loop import RepairUNet
 from r2no.settings import changed
-from r2no.training.backbone import fit_normalisers
 
 #: Spent where nothing says how much to train.
 DEFAULT_MINUTES = 10.0
@@ -30,8 +28,6 @@ _WIDTHS = (32, 16, 8)
 _LEAST, _MOST = 150, 1200
 #: Share of the time that goes into training; the rest is for validation, fitting and saving.
 _TRAINING = 0.6
-#: Windows that fill the scales of a module which is only timed.
-_FEW = 64
 
 #: Adapts with given settings; what :func:`r2no.adapt` does without a limit.
 Adapt = Callable[[AdaptSettings], AdaptedModel]
@@ -122,8 +118,8 @@ def fitting(left: Number, settings: AdaptSettings, train: Windows) -> Size | Non
     most = settings.repair.width
     widths = [width for width in _WIDTHS if width <= most] or [most]
     for width in widths:
-        repair = changed(settings.repair, width=width)
-        updates = int(_TRAINING * left / step_seconds(repair, train))
+        tried = changed(settings, repair=changed(settings.repair, width=width))
+        updates = int(_TRAINING * left / step_seconds(tried, train))
         members = min(max(settings.members, 1), max(updates // (2 * _LEAST), 1))
         each = min(updates // members, _MOST)
         if each >= _LEAST or (width == widths[-1] and each >= _LEAST // 3):
@@ -131,46 +127,10 @@ def fitting(left: Number, settings: AdaptSettings, train: Windows) -> Size | Non
     return None
 
 
-def step_seconds(repair: RepairSettings, train: Windows) -> float:
+def step_seconds(settings: AdaptSettings, train: Windows) -> float:
     """Seconds of one training step on this machine, after one that warms up."""
-    fields = train.fields
-    size = min(repair.train.batch_size, len(train))
+    size = min(settings.repair.train.batch_size, len(train))
     window = collate([train[number] for number in range(size)])
-    module = RepairUNet(
-        fields.history_frames * len(fields.history_channels),
-        fields.horizon_frames * len(fields.channels),
-        repair.width,
-        repair.depth,
-        padding=repair.padding,
-    ).train()
-    of_history, of_field = fit_normalisers(_Few(train))
-    objective = repair.objective()
-    times = []
-    for _ in range(2):
-        start = time.monotonic()
-        terms = objective(
-            module,
-            of_history(window.history),
-            of_field(window.target),
-            of_field(window.target),
-            measured=fields.measured,
-            mask=window.mask,
-        )
-        terms.total.backward()
-        times.append(time.monotonic() - start)
-    return times[-1]
-
-
-class _Few:
-    """The first windows of a split."""
-
-    def __init__(self, windows: Windows) -> None:
-        self._windows = windows
-        self.fields, self.fingerprint = windows.fields, windows.fingerprint
-        self.origins: torch.Tensor = windows.origins[:_FEW]
-
-    def __len__(self) -> int:
-        return len(self.origins)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._windows[index]
+    statistics = (Normaliser.gaussian([window.history]), Normaliser.gaussian([window.target]))
+    step = Step(lambda: window, window.target, statistics, settings, train.fields)
+    return timed(step)[1]

@@ -63,6 +63,7 @@ def roll_out(
     joint = Readouts({name: one.spread for name, one in chosen.items()}) if chosen else None
 
     def forecasts(numbers: range, window: Window, watch: Watch) -> Iterator[tuple[str, Tensor]]:
+        """Roll out one batch for all readouts; the watch sees every iterate and the clock."""
         for name, operator in others.items():
             yield name, operator(window.history)
         watch.charge("readouts")

@@ -7,7 +7,6 @@ one pass with constant memory and are exact (global variance), unlike an average
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -53,25 +52,12 @@ class Normaliser:
         A pair (values, mask) counts the values where the mask is True; a channel without any
         stays as it is.
         """
-        total: _Moments | None = None
-        for item in fields:
-            values, mask = item if isinstance(item, tuple) else (item, None)
-            found = _moments(values, mask)
-            total = found if total is None else _pooled(total, found)
-        if total is None:
-            raise EmptySplitError("`fields` yielded nothing. Give at least one window.")
-        return cls(total.mean.float(), (total.spread / total.number.clamp(min=1)).sqrt().float())
+        return _pooled(fields).gaussian()
 
     @classmethod
     def range(cls, fields: Iterable[Tensor]) -> "Normaliser":
         """Divide each channel by its largest absolute value."""
-        largest = None
-        for values in fields:
-            peak = values.reshape(-1, values.shape[-1]).abs().amax(0)
-            largest = peak if largest is None else torch.maximum(largest, peak)
-        if largest is None:
-            raise EmptySplitError("`fields` yielded nothing. Give at least one window.")
-        return cls(torch.zeros_like(largest), largest)
+        return _pooled(fields).range()
 
     def __call__(self, values: Tensor) -> Tensor:
         """Physical to normalised units."""
@@ -103,28 +89,56 @@ class Normaliser:
         return shift.to(values.device), scale.to(values.device)
 
 
-class _Moments(NamedTuple):
-    """Of each channel: how many values, their mean, their squared deviations from it."""
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Of each channel, in float64: number of values, mean, squared deviations, largest size."""
 
-    number: Tensor
-    mean: Tensor
-    spread: Tensor
+    count: Float[Tensor, " channel"]
+    mean: Float[Tensor, " channel"]
+    spread: Float[Tensor, " channel"]
+    peak: Float[Tensor, " channel"]
+
+    @classmethod
+    def of(cls, values: Float[Tensor, "*axes channel"], mask: Tensor | None = None) -> "Moments":
+        """Moments of the values, or of those where the mask is True."""
+        flat = values.reshape(-1, values.shape[-1]).double()
+        if mask is None:
+            variance, mean = torch.var_mean(flat, dim=0, correction=0)
+            count = torch.full_like(mean, len(flat))
+            return cls(count, mean, variance * len(flat), flat.abs().amax(0))
+        valid = mask.reshape(flat.shape)
+        count = valid.sum(0).double()
+        known = torch.where(valid, flat, 0.0)
+        mean = known.sum(0) / count.clamp(min=1)
+        spread = torch.where(valid, (flat - mean) ** 2, 0.0).sum(0)
+        return cls(count, mean, spread, known.abs().amax(0))
+
+    def merge(self, other: "Moments", *, between: bool = True) -> "Moments":
+        """Moments of both together; ``between=False`` drops what the two means differ."""
+        count, offset = self.count + other.count, other.mean - self.mean
+        most = count.clamp(min=1)
+        mean = self.mean + offset * (other.count / most)
+        spread = self.spread + other.spread
+        if between:
+            spread = spread + offset**2 * (self.count * other.count / most)
+        return Moments(count, mean, spread, torch.maximum(self.peak, other.peak))
+
+    def gaussian(self) -> Normaliser:
+        """Zero mean and unit variance; a channel without a value stays as it is."""
+        variance = self.spread / self.count.clamp(min=1)
+        return Normaliser(self.mean.float(), variance.sqrt().float())
+
+    def range(self) -> Normaliser:
+        """Nothing larger than one."""
+        return Normaliser(torch.zeros_like(self.peak).float(), self.peak.float())
 
 
-def _moments(values: Tensor, mask: Tensor | None) -> _Moments:
-    flat = values.reshape(-1, values.shape[-1]).double()
-    if mask is None:
-        mean = flat.mean(0)
-        return _Moments(torch.full_like(mean, len(flat)), mean, ((flat - mean) ** 2).sum(0))
-    valid = mask.reshape(flat.shape)
-    count = valid.sum(0).double()
-    mean = torch.where(valid, flat, 0.0).sum(0) / count.clamp(min=1)
-    return _Moments(count, mean, torch.where(valid, (flat - mean) ** 2, 0.0).sum(0))
-
-
-def _pooled(left: _Moments, right: _Moments) -> _Moments:
-    total, offset = left.number + right.number, right.mean - left.mean
-    most = total.clamp(min=1)
-    mean = left.mean + offset * (right.number / most)
-    apart = offset**2 * (left.number * right.number / most)
-    return _Moments(total, mean, left.spread + right.spread + apart)
+def _pooled(fields: "Iterable[Tensor | tuple[Tensor, Tensor | None]]") -> Moments:
+    pairs = (item if isinstance(item, tuple) else (item, None) for item in fields)
+    parts = (Moments.of(values, mask) for values, mask in pairs)
+    total = next(parts, None)
+    if total is None:
+        raise EmptySplitError("`fields` yielded nothing. Give at least one window.")
+    for part in parts:
+        total = total.merge(part)
+    return total

@@ -55,14 +55,7 @@ def from_named(
         )
     dims = {name: names.of(name, tuple(fields[name].shape)) for name in main}
     sizes = _shared_sizes(dims, fields, where)
-    left_out: dict[str, str] = {}
-    for name, array in fields.items():
-        if name not in dims:
-            found = _fitting(tuple(array.shape), dims[main[0]], sizes)
-            if found is None:
-                left_out[name] = f"of another shape, {tuple(array.shape)}"
-            else:
-                dims[name] = found
+    left_out = _fit_others(fields, dims, dims[main[0]], sizes)
     variables: dict[str, Any] = {
         name: (dims[name], fields[name]) for name in fields if name in dims
     }
@@ -81,6 +74,24 @@ def from_named(
     data = xr.Dataset(variables, attrs=_notes(arrays))
     data.encoding[LEFT_OUT] = left_out
     return data
+
+
+def _fit_others(
+    fields: Mapping[str, Any],
+    dims: dict[str, tuple[str, ...]],
+    main: tuple[str, ...],
+    sizes: dict[str, int],
+) -> dict[str, str]:
+    """Add the dimensions of fields that fit the main one's; returns why others are left out."""
+    left_out: dict[str, str] = {}
+    for name in (name for name in fields if name not in dims):
+        shape = tuple(fields[name].shape)
+        found = _fitting(shape, main, sizes)
+        if found is None:
+            left_out[name] = f"of another shape, {shape}"
+        else:
+            dims[name] = found
+    return left_out
 
 
 class _Names:

@@ -156,7 +156,7 @@ class Chosen:
 
     @property
     def origins(self) -> Int[Tensor, "window 2"]:
-        """Of the chosen windows."""
+        """Trajectory and first frame of each chosen window."""
         return self._windows.origins[self._numbers]
 
     @property

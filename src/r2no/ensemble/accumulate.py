@@ -146,6 +146,7 @@ class ColumnSpectra:
             spectra = torch.empty(shape, dtype=kind, device=source.device)
         self._spectra: Tensor = spectra
         self._residual = torch.empty_like(self._source)
+        self._given: set[int] = set()  # columns that were put
         self._put(columns.number, torch.sub(target, self._source, out=self._residual))
         if columns.base:
             self._put_with_partner(BASE, columns.base_column(self._source))
@@ -184,6 +185,7 @@ class ColumnSpectra:
 
     def _put(self, position: int, column: Tensor) -> None:
         """Transform a column, (batch, time, channel, *space), into its slot."""
+        self._given.add(position)
         if self._mask is not None:
             column = torch.where(self._mask, column, 0)
         spectrum = forward(column, len(self.cells.grid)).flatten(3)
@@ -202,6 +204,9 @@ class ColumnSpectra:
 
     def add_to(self, sums: GramSums, group: Int[Tensor, " batch"], weight_exponent: float) -> None:
         """Add the batch's moments to ``sums`` in place, each window to its group."""
+        if missing := set(range(self.columns.number)) - self._given:
+            names = [self.columns.labels[place] for place in sorted(missing)]
+            raise ConfigError(f"Columns {names} were never given, so there is nothing to sum up.")
         weights = window_weights(self._weighed(), weight_exponent)
         for number in sorted({int(number) for number in group if number >= 0}):
             chosen = (group == number).nonzero().squeeze(1)

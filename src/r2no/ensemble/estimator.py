@@ -33,7 +33,8 @@ _PARAMETERS = (
     "centred",
     "weigh_by",
     "recordings",
-    "within",
+    "units",
+    "variation",
 )
 
 
@@ -64,8 +65,10 @@ class SpectralEnsemble:
             the mean of window and channel, which is the default of a centred fit.
         recordings: Number k of recordings the windows come from, if the model is to be used on
             others. Time blocks of fewer than four do not show what carries over to others, so a
-            nested fit then gives the source a share of 1/(k + 1).
-        within: Whether all windows are of one recording; the verdict then says so.
+            nested fit then keeps k/(k + v) of the weights.
+        units: Recording of each group of windows: the verdict's interval is over recordings where
+            there are several, and says so where there is one.
+        variation: How much recordings differ, v: of the weights k/(k + v) is kept (``recordings``).
 
     Attributes:
         fitted_: The :class:`FittedEnsemble`, after :meth:`fit`.
@@ -92,7 +95,8 @@ class SpectralEnsemble:
         centred: bool | None = None,
         weigh_by: Literal["norm", "deviation"] | None = None,
         recordings: int | None = None,
-        within: bool = False,
+        units: Sequence[int] = (),
+        variation: Number = 1.0,
     ) -> None:
         self.cells = cells
         self.ridge = ridge
@@ -105,7 +109,8 @@ class SpectralEnsemble:
         self.centred = centred
         self.weigh_by = weigh_by
         self.recordings = recordings
-        self.within = within
+        self.units = units
+        self.variation = variation
         self._fitted: FittedEnsemble | None = None
 
     @classmethod

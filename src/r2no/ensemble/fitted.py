@@ -46,7 +46,8 @@ class FitPlan:
     centred: bool = False
     weigh_by: Literal["norm", "deviation"] = "norm"
     recordings: int | None = None
-    within: bool = False
+    units: tuple[int, ...] = ()
+    variation: float = 1.0
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> "FitPlan":
@@ -64,6 +65,8 @@ class FitPlan:
                 "depths": None if depths is None else _wholes("depths", depths),
                 "ridge_grid": tuple(float(r) for r in known["ridge_grid"]),
                 "lead_groups": checks.whole("lead_groups", known["lead_groups"]),
+                "units": _wholes("units", known["units"], least=0),
+                "variation": checks.real("variation", known["variation"]),
             }
         )
         named = plan.ridge in ("auto", "nested")
@@ -91,6 +94,13 @@ class FitPlan:
         """The plan as plain values, as a file holds it."""
         parts = {part.name: getattr(self, part.name) for part in fields(self)}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in parts.items()}
+
+
+def _joined_units(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    """Recordings of the groups of two sites, which are different ones; unknown if one's are."""
+    if not first or not second:
+        return ()
+    return (*first, *(max(first) + 1 + unit for unit in second))
 
 
 def _wholes(name: str, given: Any, *, least: int = 1) -> tuple[int, ...]:
@@ -161,7 +171,8 @@ class FittedEnsemble:
                 leads=plan.lead_groups,
                 recordings=plan.recordings,
                 rivals=columns.rivals,
-                within=plan.within,
+                units=plan.units,
+                variation=plan.variation,
             )
             deployed = nested.deployed(columns.labels)
             return cls(*given, deployed, sums, judged, folds, nested=nested)
@@ -202,7 +213,10 @@ class FittedEnsemble:
         """
         mine, theirs = self.needed_sums(), other.needed_sums()
         if self.columns != other.columns or self.plan != replace(
-            other.plan, recordings=self.plan.recordings, within=self.plan.within
+            other.plan,
+            recordings=self.plan.recordings,
+            units=self.plan.units,
+            variation=self.plan.variation,
         ):
             raise ShapeError(
                 "`other` must have the same cells, columns, measured channels and weighting, but "
@@ -217,12 +231,14 @@ class FittedEnsemble:
             )
         counts = self.plan.recordings, other.plan.recordings
         count = None if None in counts else sum(filter(None, counts))
+        units = _joined_units(self.plan.units, other.plan.units)
+        variation = (self.plan.variation + other.plan.variation) / 2
         judged = None
         if self.scoring_sums is not None and other.scoring_sums is not None:
             judged = self.scoring_sums.concat(other.scoring_sums)
         return FittedEnsemble.solve(
             self.cells,
-            replace(self.plan, recordings=count, within=False),
+            replace(self.plan, recordings=count, units=units, variation=variation),
             self.columns,
             mine.concat(theirs),
             join_folds(self.folds, other.folds, offset=len(mine.windows)),

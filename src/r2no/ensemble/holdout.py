@@ -17,8 +17,8 @@ from r2no.errors import EmptySplitError
 
 #: Folds of blocks, where there are as many.
 _FOLDS = 6
-#: Horizons that the starts of a recording's windows must span to be cut into stretches.
-_SHORT = 3.5
+#: Horizons that the starts of a single recording's windows span if it is cut into stretches.
+_SHORT = (3.5, 10)
 
 #: Groups to fit on, groups to score on.
 Fold = tuple[tuple[int, ...], tuple[int, ...]]
@@ -86,6 +86,9 @@ def blocks(origins: Int[Tensor, "window 2"], *, horizon: int, most: int = 12) ->
         scored = _chunks(number, _FOLDS)
         return HeldOut(group, tuple((_without(number, score), score) for score in scored))
     starts = [origins[origins[:, 0] == name, 1] for name in names.tolist()]
+    spans = [(int(start.max() - start.min()) + 1) / horizon for start in starts]
+    if len(names) == 1 and _SHORT[0] <= spans[0] < _SHORT[1]:
+        return _stretches(starts[0], horizon)
     if len(names) >= 2 and any(int(start.max() - start.min()) < 2 * horizon for start in starts):
         return halves(origins, horizon=horizon)
     plans = [_time_blocks(start, horizon, max(most // len(names), 4)) for start in starts]
@@ -132,8 +135,6 @@ def _time_blocks(start: Tensor, horizon: int, most: int) -> HeldOut:
             near = tuple(range(max(score[0] - 1, 0), min(score[-1] + 2, number)))
             folds.append((_without(number, near), score))
         return HeldOut(group, tuple(folds))
-    if last - first + 1 >= _SHORT * horizon:
-        return _stretches(start, horizon)
     part = _by_time(start, horizon)
     pieces = max(1, min(4, int((part == 0).sum()) // max(horizon // 2, 1)))
     group = torch.full_like(part, 2 * pieces)  # the gap comes last

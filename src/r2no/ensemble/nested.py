@@ -34,7 +34,7 @@ NESTED_GRID = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 _MOST_CHAINS = 40
 
 #: From so many recordings on, held-out blocks are whole recordings and show what carries over.
-_ENOUGH_RECORDINGS = 4
+ENOUGH_RECORDINGS = 4
 
 #: Chains that would count less than this are left out.
 _LEAST_SHARE = 1e-3
@@ -52,7 +52,7 @@ class NestedFit:
         gains: Held-out gain over the source of every block, each judged by a fit without it.
         before: Held-out error of the source of every block.
         rivals: Held-out error of every block of each other forecast that needs no adaptation.
-        within: Whether all blocks are of one recording.
+        units: Recording of every block; none if not known.
     """
 
     weights: Float[Tensor, "cell channel column"]
@@ -60,7 +60,7 @@ class NestedFit:
     gains: Float[Tensor, " block"]
     before: Float[Tensor, " block"]
     rivals: Mapping[str, Float[Tensor, " block"]] = field(default_factory=dict)
-    within: bool = False
+    units: tuple[int, ...] = ()
 
     @property
     def best_rival(self) -> str:
@@ -75,7 +75,7 @@ class NestedFit:
         """Deploy, or keep the best forecast that needs no adaptation, from the held-out gains."""
         best = self.best_rival
         rival = self.rivals.get(best, self.before)
-        return judge(self.gains, self.before, rival=rival, name=best, within=self.within)
+        return judge(self.gains, self.before, rival=rival, name=best, units=self.units)
 
     def deployed(self, columns: Sequence[str]) -> Float[Tensor, "cell channel column"]:
         """The weights, or those of the forecast that the verdict keeps."""
@@ -104,7 +104,7 @@ class NestedFit:
                 for chain in self.chains
             ],
             "rivals": list(self.rivals),
-            "within": self.within,
+            "units": list(self.units),
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -139,7 +139,7 @@ class NestedFit:
         names = decisions.get("rivals", [])
         rivals = dict(zip(names, tensors["rivals"], strict=True)) if names else {}
         parts = (tensors["nested"], chains, tensors["gains"], tensors["before"])
-        return cls(*parts, rivals, bool(decisions.get("within", False)))
+        return cls(*parts, rivals, tuple(decisions.get("units", ())))
 
 
 def solve_nested(
@@ -152,7 +152,8 @@ def solve_nested(
     leads: int = 1,
     recordings: int | None = None,
     rivals: Mapping[str, int] | None = None,
-    within: bool = False,
+    units: Sequence[int] = (),
+    variation: float = 1.0,
 ) -> NestedFit:
     """Weigh the chains on the folds, then fit them on all groups.
 
@@ -164,9 +165,10 @@ def solve_nested(
         grid: Penalties tried.
         leads: Groups of lead time in the sums, the finest considered.
         recordings: Number k of recordings in ``sums``, if the weights are meant for others too:
-            below four the source gets a share of 1/(k + 1), whatever the blocks say.
+            below four k/(k + v) of the weights is kept, whatever the blocks say.
         rivals: Columns that are forecasts which need no adaptation, by name.
-        within: Whether all blocks are of one recording.
+        units: Recording of each group; none if not known.
+        variation: How much recordings differ, v.
     """
     if not folds:
         raise EmptySplitError(
@@ -181,8 +183,8 @@ def solve_nested(
     trials = sorted(search.trials(starts), key=lambda trial: trial.error)[:_MOST_CHAINS]
     trials += others.values()
     trust = 1.0
-    if recordings is not None and recordings < _ENOUGH_RECORDINGS:
-        trust = recordings / (recordings + 1)
+    if recordings is not None and recordings < ENOUGH_RECORDINGS:
+        trust = recordings / (recordings + variation)
     shares, errors = _weighed(search, trials, trust)
     chains = [
         replace(trial.chain, share=share)
@@ -196,7 +198,7 @@ def solve_nested(
         source.errors - errors,
         source.errors,
         {name: trial.errors for name, trial in others.items()},
-        within,
+        tuple(units[block] for _, score in folds for block in score) if units else (),
     )
 
 

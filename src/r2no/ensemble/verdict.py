@@ -1,8 +1,10 @@
 """Verdict: deploy the adapted model or keep what needs no adaptation (DESIGN: do no harm)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -24,7 +26,7 @@ class Verdict:
             adaptation by 1 % and by one standard error over the blocks; otherwise "keep ...".
         gain: Estimated relative reduction of the source's RMSE, held out.
         interval: Its 90 % interval over the blocks (each end a one-sided 95 % bound).
-        blocks: Number of blocks.
+        blocks: Number of blocks, or of recordings where there are several.
         best: The best forecast that needs no adaptation.
         gain_over_best: As ``gain``, against that one.
         interval_over_best: As ``interval``.
@@ -72,7 +74,7 @@ def judge(
     *,
     rival: Float[Tensor, " block"] | None = None,
     name: str = "source",
-    within: bool = False,
+    units: Sequence[int] = (),
 ) -> Verdict:
     """Weigh the held-out gains in squared error against their scatter over the blocks.
 
@@ -81,14 +83,23 @@ def judge(
         before: Errors of the source.
         rival: Errors of the best forecast that needs no adaptation; default the source.
         name: Its name.
-        within: Whether all blocks are of one recording.
+        units: Recording of each block: several are what the interval is over.
     """
     rival = before if rival is None else rival
+    within = len(set(units)) == 1
+    if len(set(units)) > 1:
+        gains, before, rival = (_by_unit(values, units) for values in (gains, before, rival))
     gain, interval = _interval(gains, before)
     over_best, bounds = _interval(gains - before + rival, rival)
     mean, noise = _reduction(gains - before + rival, rival)
     decision = "deploy" if mean > max(WORTH, noise) else f"keep {_kept(name)}"
     return Verdict(decision, gain, interval, len(gains), name, over_best, bounds, within)
+
+
+def _by_unit(values: Float[Tensor, " block"], units: Sequence[int]) -> Float[Tensor, " unit"]:
+    """Sums over the blocks of each recording."""
+    number = torch.tensor(units).unique(return_inverse=True)[1]
+    return values.new_zeros(int(number.max()) + 1).index_add_(0, number, values)
 
 
 def _kept(name: str) -> str:

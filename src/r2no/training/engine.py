@@ -120,20 +120,8 @@ def optimise(
         with distributed.sole_run(folder):
             storage.remove_temporaries(folder)
             state = _resume(folder, key, begin, module, optimiser)
-            run = _Run(
-                module,
-                optimiser,
-                loss,
-                validate,
-                settings,
-                size,
-                key,
-                begin,
-                folder,
-                state,
-                on_epoch,
-            )
-            run.advance(title, reporter, save_seconds)
+            parts = (module, optimiser, loss, validate, settings, size, key, begin, folder)
+            _Run(*parts, state, on_epoch).advance(title, reporter, save_seconds)
     distributed.barrier()
     best, _ = storage.load_tensors(folder / _BEST)
     module.load_state_dict(best)

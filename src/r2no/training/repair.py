@@ -58,14 +58,8 @@ def train_repair(
         )
         return terms.total, {name: float(value.detach()) for name, value in terms._asdict().items()}
 
-    key = storage.fingerprint(
-        "repair",
-        windows.fingerprint,
-        fit[0].fingerprint,
-        cache.path.name,
-        fit[1].path.name,
-        repr(objective),
-    )
+    data = (windows.fingerprint, fit[0].fingerprint, cache.path.name, fit[1].path.name)
+    key = storage.fingerprint("repair", *data, repr(objective))
     return optimise(
         module,
         loss,

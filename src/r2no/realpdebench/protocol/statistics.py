@@ -6,19 +6,17 @@ batch of all windows gives the exact variance.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from r2no._repr import brief_repr
 from r2no._types import PathLike
 from r2no.checks import choice
-from r2no.data.normalise import Normaliser
+from r2no.data.normalise import Moments, Normaliser
 from r2no.data.window import Window, Windows
 from r2no.errors import EmptySplitError, FileDamagedError
 from r2no.locks import sole_writer
@@ -39,41 +37,11 @@ class Normalisers(NamedTuple):
         return brief_repr(self)
 
 
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """Count, mean, sum of squared deviations and largest magnitude per channel, in float64."""
-
-    count: int
-    mean: Float[Tensor, " channel"]
-    spread: Float[Tensor, " channel"]
-    peak: Float[Tensor, " channel"]
-
-    __repr__ = brief_repr
-
-    @classmethod
-    def of(cls, values: Float[Tensor, "*axes channel"]) -> "Moments":
-        """Moments of one window."""
-        flat = values.reshape(-1, values.shape[-1]).double()
-        variance, mean = torch.var_mean(flat, dim=0, correction=0)
-        return cls(len(flat), mean, variance * len(flat), flat.abs().amax(0))
-
-    def merge(self, other: "Moments", *, between: bool = True) -> "Moments":
-        """Moments of both together; ``between=False`` drops what the two means differ."""
-        count = self.count + other.count
-        offset = other.mean - self.mean
-        mean = self.mean + offset * (other.count / count)
-        spread = self.spread + other.spread
-        if between:
-            spread = spread + offset**2 * (self.count * other.count / count)
-        return Moments(count, mean, spread, torch.maximum(self.peak, other.peak))
-
-    def normaliser(self, method: str) -> Normaliser:
-        """Shift and scale of ``gaussian``, ``range`` or ``none``."""
-        if choice("method", method, METHODS) == "none":
-            return Normaliser.identity(len(self.mean))
-        if method == "range":
-            return Normaliser(torch.zeros_like(self.peak).float(), self.peak.float())
-        return Normaliser(self.mean.float(), (self.spread / self.count).sqrt().float())
+def _normaliser(moments: Moments, method: str) -> Normaliser:
+    """Shift and scale of ``gaussian``, ``range`` or ``none``."""
+    if choice("method", method, METHODS) == "none":
+        return Normaliser.identity(len(moments.mean))
+    return moments.range() if method == "range" else moments.gaussian()
 
 
 class Statistics(NamedTuple):
@@ -87,7 +55,7 @@ class Statistics(NamedTuple):
 
     def normalisers(self, method: str = "gaussian") -> Normalisers:
         """Normalisers of one method."""
-        return Normalisers(self.history.normaliser(method), self.target.normaliser(method))
+        return Normalisers(_normaliser(self.history, method), _normaliser(self.target, method))
 
     def _merge(self, other: "Statistics", *, between: bool) -> "Statistics":
         history = self.history.merge(other.history, between=between)
@@ -183,7 +151,7 @@ def _save(path: Path, key: str, statistics: Statistics) -> None:
         for side, moments in statistics._asdict().items()
         for name in ("mean", "spread", "peak")
     }
-    counts = {side: moments.count for side, moments in statistics._asdict().items()}
+    counts = {side: int(moments.count[0]) for side, moments in statistics._asdict().items()}
     save_tensors(path, tensors, {"key": key, "count": counts})
 
 
@@ -191,8 +159,8 @@ def _load(path: Path, key: str) -> Statistics:
     tensors, metadata = load_tensors(path)
     if metadata.get("key") != key:
         raise FileDamagedError(f"`{path}` belongs to other data. Delete it to have it made again.")
-    sides = (
-        Moments(count, *(tensors[f"{side}.{name}"] for name in ("mean", "spread", "peak")))
-        for side, count in metadata["count"].items()
-    )
+    sides = []
+    for side, count in metadata["count"].items():
+        mean, spread, peak = (tensors[f"{side}.{name}"] for name in ("mean", "spread", "peak"))
+        sides.append(Moments(torch.full_like(mean, count), mean, spread, peak))
     return Statistics(*sides)

@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from r2no.adaptation import AdaptSettings
-from r2no.realpdebench.protocol.dataset import RealPDEBench
+from r2no.adaptation.costs import columns, forecast_bytes, sums_bytes, training_work
+from r2no.data.window import Fields
 from r2no.realpdebench.protocol.run import CHECKPOINT
 from r2no.realpdebench.protocol.sources import is_artifact
 from r2no.realpdebench.study.calibration import Speeds, calibrate_backbone, calibrate_repair
@@ -20,6 +21,7 @@ from r2no.realpdebench.study.studies import BACKBONES, SYSTEM_NAMES, SourceName
 from r2no.runs.finish import ARTIFACT
 
 _TITLES = ("Backbone", "System", "Source", "checkpoint", "adaptation", "scores")
+_HALVES = 2  # groups of windows that a published fit keeps sums of
 _NUMBERS = ("evaluations", "minutes", "disk MB")
 
 
@@ -94,7 +96,7 @@ def pair_plan(place: Pair) -> PairPlan:
     rolled += steps * sizes["val"] * todo
     if scores != "cached":  # and the first member once more on the fit split, for its errors
         rolled += steps * sizes["test"] + settings.repair.steps * sizes["val"]
-    disk = _disk(settings, windows, sizes) if todo else 0.0
+    disk = _disk(settings, windows["val"].fields, sizes) if todo else 0.0
     return PairPlan(place, (checkpoint, adaptation, scores), updates, batch, trained, rolled, disk)
 
 
@@ -123,39 +125,24 @@ def _checkpoint_state(place: Pair) -> tuple[str, int, int, Path | None]:
 
 def _training(settings: AdaptSettings, train: int, fit: int) -> tuple[int, int]:
     """Windows that all members train on, and windows they are validated on."""
-    how = settings.repair.train
-    per_epoch = math.ceil(train / how.batch_size)
-    updates = how.total_updates(per_epoch)
-    validations = updates // how.validate_every(per_epoch)
-    seen = min(how.batch_size, train) * updates
-    return settings.members * seen, settings.members * validations * fit
+    work = training_work(settings.repair.train, train)
+    return settings.members * work.batch * work.updates, settings.members * work.validations * fit
 
 
-def _disk(
-    settings: AdaptSettings, windows: dict[str, RealPDEBench], sizes: dict[str, int]
-) -> float:
-    """Bytes of h_0 on train and fit, and of the sums; trajectories are never stored."""
-    fields = windows["val"].fields
-    field = 4 * fields.horizon_frames * math.prod(fields.grid) * len(fields.channels)
-    return field * (sizes["train"] + sizes["val"]) + _sums(settings, len(fields.measured)) / 2
+def _disk(settings: AdaptSettings, fields: Fields, sizes: dict[str, int]) -> float:
+    """Bytes of h_0 on train and fit, and of the sums."""
+    kept = forecast_bytes(fields, sizes["train"] + sizes["val"])
+    return kept + sums_bytes(settings, fields, groups=_HALVES) / 2
 
 
-def _sums(settings: AdaptSettings, channels: int) -> float:
-    columns = settings.members * settings.repair.steps + 2
-    cells_ = settings.ensemble.radial * settings.ensemble.angular
-    return 2.0 * 8 * cells_ * channels * columns**2
-
-
-def _memory(config: BenchConfig) -> float:
+def _memory(config: BenchConfig) -> int:
     """Bytes of the sums, one derived copy of them, and the spectra of one batch of a fit."""
-    settings, largest = config.adapt(), 0.0
-    columns = settings.members * settings.repair.steps + 2
+    settings, largest = config.adapt(), 0
     for system in config.systems:
         fields = Pair(config, system, config.backbones[0], "finetune").windows()["val"].fields
-        channels = len(fields.measured)
-        points = math.prod(fields.grid) * fields.horizon_frames * channels
-        spectra = 4 * settings.batch_size * points * columns
-        largest = max(largest, 2 * _sums(settings, channels) + spectra)
+        points = math.prod(fields.grid) * fields.horizon_frames * len(fields.measured)
+        spectra = 4 * settings.batch_size * points * columns(settings, fields, groups=_HALVES)
+        largest = max(largest, 2 * sums_bytes(settings, fields, groups=_HALVES) + spectra)
     return largest
 
 

@@ -1,0 +1,92 @@
+"""The verdict on the wake with 1, 2, 3, 4 and 6 recordings: does its interval hold, does it harm?
+
+    python -m validation.verdict [--seed 0] [--repeats 10] [--out FOLDER]
+
+The demo with ten fit recordings instead of six. For every number of recordings, subsets of the ten
+are drawn, the model without modules is fitted on each, and its verdict is compared with the gain on
+the test split and on the recordings that were left out. Exits with 1 unless the 90 % interval holds
+the truth at least 80 times in 100 in every row, and no more than 2 in 100 deployments do harm.
+"""
+
+import argparse
+import datetime
+import math
+import random
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from r2no.adaptation import adapt, score_readouts
+from r2no.progress import SILENT, Reporter
+from r2no.wake.demo import DemoSettings, prepare
+
+NUMBERS = (1, 2, 3, 4, 6)
+
+
+@dataclass(frozen=True)
+class Settings(DemoSettings):
+    """The demo's settings with more fit recordings."""
+
+    def wake(self):
+        """Ten fit recordings."""
+        return replace(super().wake(), real_fit=10)
+
+
+def subsets(number, repeats, seed):
+    """Different subsets of ten recordings; all there are if they are fewer."""
+    draw, found = random.Random(seed + 100 * number), set()
+    most = min(repeats, math.comb(10, number))
+    while len(found) < most:
+        found.add(tuple(sorted(draw.sample(range(10), number))))
+    return sorted(found)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=Path("out/verdict"))
+    arguments = parser.parse_args()
+    settings = Settings(arguments.seed, 0)
+    wake, pretrained, source, work = prepare(arguments.out, settings, Reporter())
+    normalisers = (source.history_normaliser, source.target_normaliser)
+    print(f"{datetime.date.today()}, torch {torch.__version__}, {arguments}\n")
+    print("| recordings | fits | deployed | did harm | gain told | true gain | interval held |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    sound, fits, harmed = True, 0, 0
+    for number in NUMBERS:
+        rows = []
+        for chosen in subsets(number, arguments.repeats, arguments.seed):
+            model = adapt(
+                source,
+                wake.real_train,
+                wake.real_fit.subset(chosen),
+                settings=settings.adapt(),
+                also={"pretrained": pretrained},
+                normalisers=normalisers,
+                folder=work,
+                reporter=SILENT,
+            )
+            fitted = replace(model.ensemble, weights=model.ensemble.nested.weights)
+            scores, _ = score_readouts(model, wake.real_test, {"r2no": fitted}, reporter=SILENT)
+            truth = 1 - scores["r2no"]["rmse"] / scores["source"]["rmse"]
+            rows.append((model.verdict, truth))
+        told = sum(verdict.gain for verdict, _ in rows) / len(rows)
+        true = sum(truth for _, truth in rows) / len(rows)
+        held = sum(v.interval[0] <= truth <= v.interval[1] for v, truth in rows) / len(rows)
+        deployed = [truth for verdict, truth in rows if verdict.deploy]
+        harm = sum(truth < 0 for truth in deployed)
+        print(
+            f"| {number} | {len(rows)} | {len(deployed)} | {harm} | {100 * told:.1f} % | "
+            f"{100 * true:.1f} % | {100 * held:.0f} % |",
+            flush=True,
+        )
+        sound &= held >= 0.8
+        fits, harmed = fits + len(rows), harmed + harm
+    sys.exit(not (sound and harmed <= 0.02 * fits))
+
+
+if __name__ == "__main__":
+    main()
