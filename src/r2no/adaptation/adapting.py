@@ -83,7 +83,7 @@ def adapt(
             that fit this machine and the time left, each kept if held-out blocks prefer it. Ten
             if neither this nor members, cells or settings are given.
         settings: Everything else, and what the arguments above leave open; the defaults are the
-            paper's but for the partition.
+            paper's but for columns and partition.
         normalisers: Of history and field for the loop; default fitted on ``train``.
         folder: Where to keep the work, so that a stopped run goes on; default a temporary folder.
         improved: With ``minutes``, called with every model that is better than the ones before.

@@ -169,7 +169,7 @@ class AdaptedModel:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Deploy or keep the source, with the evidence; ``None`` for a published fit."""
+        """Deploy, or keep what needs no adaptation, and why; ``None`` for a published fit."""
         return self.ensemble.verdict
 
     def cost_curve(self) -> list[BudgetPoint]:

@@ -1,4 +1,4 @@
-"""The spectral ensemble: Gram sums, ridge solutions, composition and depth diagnostics (M5-M12)."""
+"""The spectral ensemble: Gram sums, ridge solutions, composition and depth diagnostics (M5-M13)."""
 
 from r2no.ensemble.accumulate import ColumnSpectra, GramAccumulator
 from r2no.ensemble.batch import FitBatch

@@ -64,13 +64,14 @@ def blocks(origins: Int[Tensor, "window 2"], *, horizon: int, most: int = 12) ->
     """As many separated blocks as the data allow, each judged by a fit without it.
 
     With four or more trajectories, blocks are whole trajectories (several together when there are
-    more than ``most``). Otherwise each recording is cut in time into blocks of two horizons or
-    more; a fold scores some neighbouring blocks and fits on all but them and the blocks next to
-    them, so that no target frame of one lies within a horizon of the other's. A recording too
-    short for five such blocks gives six stretches, each judged by all windows whose targets do not
-    overlap its own; a shorter one two halves with a gap, each half in up to four blocks. Where
-    the gap would be shorter than a horizon, two or three recordings are held against each other
-    as a whole; a single one keeps what gap there is, its targets never overlapping.
+    more than ``most``). A single short recording gives six stretches, each judged by all windows
+    whose targets do not overlap its own. Otherwise each recording is cut in time into blocks of two
+    horizons or more; a fold scores some neighbouring blocks and fits on all but them and the blocks
+    next to them, so that no target frame of one lies within a horizon of the other's. Where fewer
+    than five such blocks come out, or may (three recordings), it gives two halves with a gap, each
+    half in up to four blocks. Where the gap would be shorter than a horizon, two or three
+    recordings are held against each other as a whole; a single one keeps what gap there is, its
+    targets never overlapping.
 
     Args:
         origins: Trajectory and first frame of each window.
