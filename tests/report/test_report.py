@@ -19,13 +19,15 @@ from r2no.report import (
     Evaluation,
     ReportData,
     collect,
+    evaluate,
     render,
     store_evaluation,
     stored_evaluation,
     write_report,
 )
-from r2no.report.charts import Axes, Line, line_chart
-from r2no.report.wording import METRICS, headline, metrics_of
+from r2no.report.charts import Axes, Bar, Line, bar_chart, line_chart
+from r2no.report.sentences import headline
+from r2no.report.wording import METRICS, in_order, metrics_of, readout_name
 from tests.support import adapted as toy
 
 
@@ -37,6 +39,16 @@ def data() -> ReportData:
 @pytest.fixture(scope="module")
 def page(data) -> str:
     return render(data)
+
+
+def assert_close(one: list[dict], two: list[dict]) -> None:
+    """An artifact holds one half of the symmetric sums, so last bits of what follows differ."""
+    assert len(one) == len(two) > 0
+    for first, second in zip(one, two, strict=True):
+        assert first.keys() == second.keys()
+        assert first.get("group") == second.get("group")
+        for name in first.keys() - {"group"}:
+            assert first[name] == pytest.approx(second[name], rel=1e-9, abs=1e-12), name
 
 
 def without_script(page: str) -> str:
@@ -60,11 +72,12 @@ def test_page_says_everything_without_script(page, data):
     assert headline(data).line in plain
     for name in data.evaluation.scores:
         assert f'data-readout="{name}"' in plain
-    sections = ["verdict", "scores", "retention", "errors", "fields"]
+    sections = ["verdict", "scores", "helped", "retention", "errors", "fields"]
     for section in [*sections, "planning", "audit", "provenance"]:
         assert f'<section id="{section}"' in plain
     assert plain.index('id="verdict"') < plain.index('id="scores"')
-    assert plain.count("<svg viewBox") >= 7  # interval, spectra (two), depth, lead, budget, data
+    # interval, what helped, spectra (two), depth, lead, budget, data
+    assert plain.count("<svg viewBox") >= 8
     assert len(re.findall(r'<img[^>]* src="data:image/png', plain)) >= 7  # maps, fields, scales
     assert data.provenance["hashes"]["source"] in plain
 
@@ -143,8 +156,9 @@ def test_scripts_are_valid():
 # -- the verdict ---------------------------------------------------------------------------------
 
 
-def verdict(data, decision, gain, interval, blocks=6):
-    found = {"decision": decision, "gain": gain, "interval": interval, "blocks": blocks}
+def verdict(data, decision, gain, interval, best="source", **more):
+    found = {"decision": decision, "gain": gain, "interval": interval, "blocks": 6, "best": best}
+    found |= {"gain_over_best": gain, "interval_over_best": interval, "within": False, **more}
     return headline(replace(data, verdict=found, evaluation=None))
 
 
@@ -152,18 +166,60 @@ def test_verdict_is_said_in_plain_words(data):
     deploy = verdict(data, "deploy", 0.021, (0.013, 0.029))
     assert (deploy.kind, deploy.line) == ("deploy", "Deploy the adapted model")
     assert "2.1\u00a0% below the source's" in deploy.sentences[0]
-    assert "+1.3\u00a0% to +2.9\u00a0%" in deploy.sentences[0]
-    assert "lower end of the interval is a gain" in deploy.sentences[1]
+    assert "1.3\u00a0% to 2.9\u00a0% below" in deploy.sentences[0]
+    assert "before persistence and the mean field" in deploy.sentences[1]
+    assert "1\u00a0% and one standard error" in deploy.sentences[-1]
+    assert "lower end of the interval is a gain" in deploy.sentences[-1]
     unsure = verdict(data, "deploy", 0.021, (-0.013, 0.055))
-    assert "the interval includes a loss" in unsure.sentences[1]
-    keep = verdict(data, "keep the source", -0.004, (-0.02, 0.01))
+    assert "1.3\u00a0% above to 5.5\u00a0% below" in unsure.sentences[0]
+    assert "the interval includes a loss" in unsure.sentences[-1]
+    keep = verdict(data, "keep the source", -0.004, (-0.02, -0.01))
     assert (keep.kind, keep.line) == ("keep", "Keep the source")
     assert "0.4\u00a0% above the source's" in keep.sentences[0]
-    assert "exactly as its source does" in keep.sentences[1]
+    assert "1.0\u00a0% to 2.0\u00a0% above" in keep.sentences[0]
+    assert "exactly as the source does" in keep.sentences[-1]
+
+
+@pytest.mark.parametrize(
+    ("best", "decision", "line"),
+    [
+        ("recall:1", "keep persistence", "Keep persistence"),
+        ("mean", "keep the mean field", "Keep the mean field"),
+        ("pretrained", "keep the pretrained", "Keep the pretrained operator"),
+        ("CNO", "keep the CNO", "Keep the CNO"),
+        ("recall:4", "keep the recall:4", "Keep the last frame but 3"),
+    ],
+)
+def test_verdict_compares_with_the_best_that_needs_no_adaptation(data, best, decision, line):
+    over = {"gain_over_best": -0.07, "interval_over_best": (-0.1, 0.02)}
+    found = verdict(data, decision, 0.3, (0.2, 0.4), best, **over)
+    assert (found.kind, found.line) == ("keep", line)
+    name = line.removeprefix("Keep ")
+    assert f"best forecast that needs no adaptation is {name}" in found.sentences[1]
+    assert f"7.0\u00a0% above {name}'s" in found.sentences[1]
+    assert f"below {name}'s by 1\u00a0%" in found.sentences[-1]
+    assert not any(sign in " ".join(found.sentences) for sign in ("-7", "\u22127"))
+
+
+def test_verdict_of_one_recording_says_so(data):
+    everywhere = verdict(data, "deploy", 0.1, (0.05, 0.15))
+    within = verdict(data, "deploy", 0.1, (0.05, 0.15), within=True)
+    assert not any("within this recording" in sentence for sentence in everywhere.sentences)
+    assert any("within this recording" in sentence for sentence in within.sentences)
+
+
+def test_both_gains_are_drawn(data):
+    found = {**data.verdict, "best": "recall:1", "gain_over_best": 0.1}
+    found["interval_over_best"] = (0.05, 0.2)
+    page = render(replace(data, verdict=found))
+    assert "Gain over the source with its" in page
+    assert "Gain over persistence with its" in page
+    assert "Gain over persistence with its" not in render(data)
 
 
 def test_verdict_without_interval_draws_none(data):
-    found = {"decision": "keep the source", "gain": 0.1, "interval": (-np.inf, 1.0), "blocks": 1}
+    nothing = {"gain": 0.1, "interval": (-np.inf, 1.0), "best": "source", "blocks": 1}
+    found = {**data.verdict, **nothing, "decision": "keep the source"}
     changed = replace(data, verdict=found)
     assert "too few blocks" in headline(changed).sentences[0]
     assert "Gain over the source with its" not in render(changed)
@@ -173,6 +229,71 @@ def test_published_fit_has_no_verdict():
     page = render(collect(toy.model("published")))
     assert "No verdict" in page
     assert '<section id="scores"' not in page
+
+
+# -- what helped, and models without modules ------------------------------------------------------
+
+
+def test_page_says_what_each_group_is_worth(page, data):
+    plain = without_script(page)
+    rows = re.findall(r'<tr><th scope="row">(.*?)<small>', plain.split('id="helped-table"')[1])
+    order = ["Recall", "Damping", "Mean field", "Repair"]
+    assert sorted(rows) == sorted(order)
+    worth = {part["group"]: part["worth"] for part in data.contributions}
+    assert [part["worth"] for part in data.contributions] == sorted(worth.values(), reverse=True)
+    assert f"Recall: {100 * worth['recall']:.0f}\u00a0% worse without it" in plain
+    model = toy.model()
+    expected = {part.group: part.worth for part in model.contributions()}
+    assert worth == expected
+
+
+def test_bars_tell_rise_from_fall():
+    bars = [Bar("a", 31.0, "31 % worse"), Bar("b", -2.0, "2 % better"), Bar("c", 0.0, "same")]
+    chart = bar_chart(bars, Axes("n", "x", ""))
+    assert chart.count('class="bar s2"') == 2
+    assert chart.count('class="bar s1"') == 1
+    assert "a: 31 % worse" in chart
+    assert "nan" not in bar_chart([Bar("a", 0.0, "")], Axes("n", "x", ""))
+    assert bar_chart([], Axes("n", "x", "")) == ""
+
+
+@pytest.fixture(scope="module")
+def instant() -> ReportData:
+    scored = evaluate(toy.instant(), toy.split(range(20, 22)))
+    return collect(toy.instant(), evaluation=scored, title="Instant")
+
+
+def test_report_without_modules_says_so_and_shows_no_empty_figure(instant):
+    assert set(instant.evaluation.scores) == {"source", "mean", "pretrained", "r2no_m0"}
+    assert instant.evaluation.roles == {"source": "source", "r2no": "r2no_m0"}
+    assert instant.evaluation.depth_change == instant.depth_change == []
+    plain = without_script(render(instant))
+    assert "This model has no repair module" in plain
+    assert "no repair module;" in plain.split('id="provenance"')[1]
+    assert "IRNO" not in plain
+    assert "By depth and band" not in plain
+    assert "Cheaper models" not in plain
+    assert "R2NO, no module" in plain
+    assert not re.search(r"<figure>\s*(<figcaption>.*?</figcaption>)?\s*</figure>", plain)
+
+
+def test_report_of_a_stored_instant_model_is_the_same(instant, tmp_path):
+    artifact = toy.instant().save(tmp_path / "instant.r2no")
+    store_evaluation(artifact, instant.evaluation)
+    found = collect(artifact)
+    assert found.retention == instant.retention
+    assert_close(found.contributions, instant.contributions)
+    assert found.evaluation.to_json() == instant.evaluation.to_json()
+
+
+def test_scores_stand_in_the_order_of_the_story(page):
+    shown = re.findall(r'data-readout="([^"]*)"', without_script(page))
+    first, last = ["mean", "source", "r2no_m0"], ["r2no_m1", "r2no_m2"]
+    assert shown[:3] == first
+    assert shown[-2:] == last
+    assert in_order(["r2no_m2", "own", "persistence", "source"])[:2] == ["persistence", "own"]
+    assert readout_name("r2no_m0")[0] == "R2NO, no module"
+    assert readout_name("r2no_m12")[0] == "R2NO, 12 members"
 
 
 # -- artifacts -----------------------------------------------------------------------------------
@@ -187,7 +308,8 @@ def test_artifact_alone_gives_the_models_report(artifact):
     stored, live = collect(artifact), collect(toy.model(), title="toy.r2no")
     assert stored.retention == live.retention
     assert stored.verdict == live.verdict
-    assert (stored.budget, stored.learning) == (live.budget, live.learning)
+    for name in ("contributions", "budget", "learning"):
+        assert_close(getattr(stored, name), getattr(live, name))
     page = render(stored)
     assert '<section id="fields"' not in page
     assert "not known" in page

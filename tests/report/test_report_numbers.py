@@ -1,4 +1,5 @@
 import base64
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,19 +8,22 @@ import torch
 from r2no import FourierCells
 from r2no.adaptation import StoredModel, readouts, score_readouts
 from r2no.data.window import Fields
-from r2no.ensemble import FittedEnsemble
+from r2no.ensemble import Columns, FittedEnsemble, retention
 from r2no.errors import ConfigError
 from r2no.report import (
     ReportData,
     ScoringWatch,
     collect,
     evaluate,
+    plots,
     render,
 )
 from r2no.report.cells import cells_json
+from r2no.report.effects import effects
 from r2no.report.example import example_json
 from r2no.report.packing import pack, unpack
 from r2no.report.watch import border
+from r2no.report.weight_tables import weight_tables
 from tests.support import adapted as toy
 
 
@@ -156,12 +160,16 @@ def test_map_holds_the_weights_of_every_wavenumber(cells):
     found = cells_json(ensemble, ["u", "v"], frames=4)
     plane, weights = numbers(found["plane"], "<u2"), numbers(found["weights"], "<f4")
     height, width = ensemble.cells.grid
-    stored = ensemble.weights[ensemble.cells.index]  # half-plane, channel, column
+    leads = ensemble.plan.lead_groups
+    stored = ensemble.weights[ensemble.cells.index].unflatten(2, (2, leads))
+    assert len(weights) == (leads + 1 if leads > 1 else 1)
     for row in range(height):
         for column in range(width // 2):  # wavenumbers 0..width/2 - 1, right of the centre
             cell = plane[height - 1 - (row + height // 2) % height, column + width // 2]
-            expected = stored[row, column].numpy()
-            np.testing.assert_allclose(weights[0, :, cell], expected, rtol=1e-5, atol=1e-7)
+            expected = stored[row, column].movedim(1, 0).numpy()  # lead time, channel, column
+            np.testing.assert_allclose(weights[-leads:, :, cell], expected, rtol=1e-5, atol=1e-7)
+            mean = expected.mean(0)
+            np.testing.assert_allclose(weights[0, :, cell], mean, rtol=1e-5, atol=1e-6)
 
 
 def test_shares_and_gains_add_up_to_the_gain_of_the_fit():
@@ -180,13 +188,85 @@ def test_shares_and_gains_add_up_to_the_gain_of_the_fit():
 def test_groups_of_lead_time_get_maps_of_their_own(rng):
     ensemble = toy.by_hand(FourierCells.polar((6, 8), radial=3, angular=2), 3, rng)
     found = cells_json(ensemble, ["u", "v"], frames=10)
-    assert found["leads"] == ["frames 1 to 3", "frames 4 to 7", "frames 8 to 10"]
+    runs = ["frames 1 to 3", "frames 4 to 7", "frames 8 to 10"]
+    assert found["leads"] == ["all forecast frames", *runs]
     weights = numbers(found["weights"], "<f4")
     occupied = ensemble.cells.occupied
     for lead in range(3):
         for channel in range(2):
             expected = ensemble.weights[occupied, 3 * channel + lead].numpy()
-            np.testing.assert_allclose(weights[lead, channel], expected, rtol=1e-6)
+            np.testing.assert_allclose(weights[lead + 1, channel], expected, rtol=1e-6)
+
+
+def test_effects_are_those_of_the_retention_map(rng):
+    """Each group of lead time alone; all together are weighed by their energies."""
+    cells = FourierCells.polar((6, 8), radial=3, angular=2)
+    ensemble = toy.by_hand(cells, 3, rng)
+    found, expected = effects(ensemble, 3), retention(ensemble)
+    for name in ("gain", "change", "share"):
+        values = getattr(expected, name).unflatten(1, (2, 3)).movedim(2, 0).movedim(1, 2)
+        torch.testing.assert_close(found[name][1:], values, equal_nan=True)
+    share, gain = found["share"][1:], found["gain"][1:]
+    torch.testing.assert_close(found["share"][0], share.sum(0), equal_nan=True)
+    mean = (share * gain).sum(0) / share.sum(0)
+    torch.testing.assert_close(found["gain"][0], mean, equal_nan=True)
+
+
+def test_parts_are_the_energies_of_the_groups(rng):
+    cells = FourierCells.polar((6, 8), radial=3, angular=2)
+    ensemble = toy.by_hand(cells, 1, rng)
+    parts = effects(ensemble, 1)["parts"][0]  # channel, cell, group
+    gram = ensemble.sums.total().gram[0]
+    occupied = int(cells.occupied.nonzero()[0])
+    weights, block = ensemble.weights[occupied, 1], gram[occupied, 1]
+    repair = weights[:2] @ block[:2, :2] @ weights[:2]
+    base = weights[2] ** 2 * block[2, 2]
+    expected = torch.stack([repair, base]) / (repair + base)
+    torch.testing.assert_close(parts[1, occupied], expected)
+    zero = replace(ensemble, weights=torch.zeros_like(ensemble.weights))
+    assert cells_json(zero, ["u", "v"], frames=2)["leading"][0][0][0] is None
+    leading = cells_json(ensemble, ["u", "v"], frames=2)["leading"][0][1][0]
+    assert leading == int(expected.argmax())
+
+
+def test_every_column_has_one_place_in_the_tables():
+    for model in (toy.model(), toy.model("published"), toy.instant()):
+        found = cells_json(model.ensemble, ["u", "v"], frames=4)
+        tables = found["tables"]
+        places = [p for table in tables for row in table["rows"] for p in row["places"]]
+        known = sorted(place for place in places if place is not None)
+        assert known == list(range(model.ensemble.columns.number))
+        grouped = sorted(p for group in found["groups"] for p in group["own"] + group["shifted"])
+        assert grouped == known
+        assert all(len(row["places"]) == len(t["heads"]) for t in tables for row in t["rows"])
+
+
+def test_columns_are_named_by_their_labels():
+    columns = Columns(1, (1, 3), further=("recall:1", "recall:2", "cno"), partners=("recall:2",))
+    repair, recall, cno, base = weight_tables(columns)
+    assert repair["heads"] == ["depth 1", "depth 3"]
+    assert repair["rows"] == [{"name": "member 1", "places": [0, 1]}]
+    assert [row["name"] for row in recall["rows"]] == ["last frame", "last frame but 1"]
+    assert [row["places"] for row in recall["rows"]] == [[2, None], [3, 5]]
+    assert (cno["title"], cno["rows"][0]["places"]) == ("cno", [4])
+    assert (base["title"], base["rows"][0]["places"]) == ("Damping", [6])
+    shifted = Columns(2, (1,), base=False, partners=("repair:1.1",))
+    (table,) = weight_tables(shifted)
+    assert [row["places"] for row in table["rows"]] == [[0], [1], [2]]
+
+
+def test_figure_pools_lead_times(tmp_path, monkeypatch):
+    """One row per channel, however many groups of lead time there are."""
+    sizes = []
+
+    def write(figure, path):
+        sizes.append(len(figure.axes))
+        return path
+
+    monkeypatch.setattr(plots, "_write", write)
+    plots.plot_retention(toy.model().ensemble, tmp_path / "a.png", channel_names=["u", "v"])
+    assert toy.model().ensemble.plan.lead_groups > 1
+    assert sizes == [2 * 2 * 2]  # panels and their colour bars
 
 
 def test_map_of_a_line_is_a_row_of_bands(rng):

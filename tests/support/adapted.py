@@ -60,6 +60,23 @@ def model(cells: str = "auto") -> AdaptedModel:
 
 
 @cache
+def instant() -> AdaptedModel:
+    """The same without repair modules, with a further operator."""
+    chosen = settings().model_copy(update={"members": 0})
+    also = {"pretrained": Faded(4, 2)}
+    source = Persistence(4, 2)
+    return r2no.adapt(source, split(range(3)), split(range(10, 14)), also=also, settings=chosen)
+
+
+class Faded(Persistence):
+    """Persistence at half its size."""
+
+    def forward(self, history: torch.Tensor) -> torch.Tensor:
+        forecast: torch.Tensor = 0.5 * super().forward(history)
+        return forecast
+
+
+@cache
 def evaluation(gaps: bool = False) -> Evaluation:
     """The model on two new recordings."""
     return evaluate(model(), split(range(20, 22), gaps=gaps))

@@ -16,8 +16,10 @@ from r2no.wake.demo import DemoSettings, prepare
 
 NAMES = {
     "persistence",
+    "mean",
     "pretrained",
     "source",
+    "r2no_m0",
     "irno_final",
     "irno_selected",
     "mean_final",

@@ -6,7 +6,7 @@ from r2no.adaptation.config import AdaptSettings, EnsembleSettings, RepairSettin
 from r2no.adaptation.groups import ColumnGroup
 from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.model import AdaptedModel
-from r2no.adaptation.named_readouts import readouts, score_readouts
+from r2no.adaptation.named_readouts import further_forecasts, readouts, score_readouts
 from r2no.adaptation.predict import write_predictions
 from r2no.adaptation.stored import StoredModel, read_stored, store_beside
 
@@ -19,6 +19,7 @@ __all__ = [
     "RepairSettings",
     "StoredModel",
     "adapt",
+    "further_forecasts",
     "load",
     "read_stored",
     "readouts",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from r2no._types import Operator
-from r2no.adaptation.groups import group_forecasts
+from r2no.adaptation.groups import RECALL, group_forecasts
 from r2no.adaptation.model import AdaptedModel
 from r2no.data.window import Window, Windows
 from r2no.ensemble import Columns, DepthErrors, FittedEnsemble, Readouts
@@ -48,6 +48,22 @@ def readouts(model: AdaptedModel) -> dict[str, FittedEnsemble]:
         if fewer < members:
             found[f"r2no_m{fewer}"] = ensemble.derive(members=fewer)
     return found | {f"r2no_m{members}": ensemble}
+
+
+def further_forecasts(model: AdaptedModel) -> dict[str, FittedEnsemble]:
+    """What else needs no adaptation, each as it is: mean field, further operators, own groups.
+
+    Recalled frames are left out; the last one is persistence.
+    """
+    cell, measured = FourierCells.single(model.fields.grid), model.fields.measured
+    labels = [label for group in model.groups for label in group.labels if group.name != RECALL]
+    one = torch.ones(1, dtype=torch.float64)
+    return {
+        label: FittedEnsemble.from_weights(
+            one, Columns(0, (), base=False, further=(label,)), cell, measured=measured
+        )
+        for label in labels
+    }
 
 
 def roll_out(

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
+from r2no import storage
 from r2no.cli import options
-from r2no.cli.app import app, command_line, say
+from r2no.cli.app import app, command_line, console, say
 from r2no.cli.moved import HalfMoved
 from r2no.progress import Reporter
 
@@ -15,7 +16,7 @@ from r2no.progress import Reporter
 def adapt(
     config: options.Config,
     out: Annotated[Path | None, typer.Option(help="Folder, instead of the file's.")] = None,
-    members: Annotated[int | None, typer.Option(help="Number of repair modules.")] = None,
+    members: Annotated[int | None, typer.Option(help="Repair modules; 0 trains none.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Time to spend.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the first module.")] = None,
 ) -> None:
@@ -27,11 +28,14 @@ def adapt(
     Example: r2no adapt own.yaml --out runs/piv
     """
     from r2no.cli.config import read_config
+    from r2no.cli.tables import what_helped
     from r2no.runs import run_own_adaptation
 
     given = {"out": out, "members": members, "minutes": minutes, "seed": seed}
     own = read_config(config, {name: v for name, v in given.items() if v is not None})
     path = run_own_adaptation(own, reporter=Reporter(), command=command_line())
+    if helped := storage.read_json(path.parent / "run.json")["contributions"]:
+        console.print(what_helped(helped))
     say(
         f"Wrote {path}, its scores in {path.parent / 'run.json'} and the page "
         f"{path.parent / 'report.html'}. "

@@ -118,4 +118,29 @@ def _artifact(folder: Path) -> dict[str, Any]:
         name: "intact" if is_intact(folder / name, expected) else "missing or changed"
         for name, expected in manifest["files"].items()
     }
-    return {"folder": str(folder), **manifest, "files": files}
+    return {"folder": str(folder), **manifest, "columns": _columns(manifest), "files": files}
+
+
+def _columns(manifest: dict[str, Any]) -> dict[str, str]:
+    """What the cells of an artifact combine, by group, in words."""
+    settings = manifest["settings"]
+    chosen, members = settings["ensemble"], settings["members"]
+    found = {}
+    if members:
+        depths = chosen.get("depths") or "auto"
+        which = "all" if depths == "auto" else ", ".join(map(str, depths))
+        found["repair"] = f"{members} module{'s' * (members > 1)}, depths {which}"
+    for group in manifest.get("groups", []):
+        found[group["name"]] = _group(group)
+    return found | ({"base": "the source itself, rescaled"} if chosen["base_column"] else {})
+
+
+def _group(group: dict[str, Any]) -> str:
+    if group["kind"] == "recall":
+        partners = " and their quadrature partners" if group["partners"] else ""
+        return f"last {group['frames']} frames of the history{partners}"
+    if group["kind"] == "mean":
+        return "mean field of the train split"
+    number = len(group["labels"])
+    words = f"{number} forecast{'s' * (number > 1)} of a further operator or group"
+    return f"{words}, {'included' if group['kind'] == 'operator' else 'given again to load'}"

@@ -2,14 +2,16 @@
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from r2no.ensemble import FittedEnsemble, on_plane, retention
-from r2no.report.packing import pack_floats, pack_numbers, rounded
+from r2no.ensemble import FittedEnsemble, on_plane
+from r2no.ensemble.columns import lead_slices
+from r2no.report.effects import by_lead, effects
+from r2no.report.packing import pack, pack_floats, pack_numbers, rounded
+from r2no.report.weight_tables import group_rows, weight_tables
 from r2no.spectral import FourierCells
 
 #: A nested fit is shown on cells at least this fine (bands, sectors), if its finest allow.
@@ -21,8 +23,10 @@ def cells_json(ensemble: FittedEnsemble, names: list[str], *, frames: int) -> di
 
     A nested fit is shown on the cells of its last level (``level``: those between which weights
     differ), or on finer ones if that level is coarse, since the gain differs within them. The axes
-    of ``gain``, ``change``, ``share`` and ``weights`` are lead time, channel, cell (and column).
-    Groups of lead time with weights of their own lie inside the ensemble's channel axis.
+    of ``gain``, ``change``, ``share``, ``leading``, ``parts`` and ``weights`` are lead time,
+    channel, cell (then group, or column). Groups of lead time with weights of their own lie inside
+    the ensemble's channel axis; all of them together come first, with the mean of their weights.
+    ``leading`` is the number of the group that moves most, none where nothing is moved.
 
     Args:
         ensemble: Fitted; without sums only the weights are known.
@@ -30,46 +34,48 @@ def cells_json(ensemble: FittedEnsemble, names: list[str], *, frames: int) -> di
         frames: Forecast frames.
     """
     shown = _on_shown_cells(ensemble)
-    columns, weights = shown.columns, shown.weights
+    columns = shown.columns
     occupied = shown.cells.occupied.nonzero()[:, 0]
-    groups = weights.shape[1] // shown.cells.weight_channels(len(names))
+    leads = shown.weights.shape[1] // shown.cells.weight_channels(len(names))
 
-    def arranged(values: Tensor) -> Tensor:
-        """(cell, channel and group, ...) as (group, channel, cell, ...)."""
-        parts = values[occupied].unflatten(1, (-1, groups))
-        parts = parts.expand(-1, len(names), *parts.shape[2:])
-        result: Tensor = parts.movedim(0, 2).movedim(0, 1)
-        return result
+    def of_channels(values: Tensor) -> Tensor:
+        """Occupied cells only; weights that channels share are those of each."""
+        parts = values[:, :, occupied]
+        return parts.expand(-1, len(names), *parts.shape[2:])
 
+    found = {name: of_channels(values) for name, values in effects(shown, leads).items()}
+    parts = found.pop("parts")
     return {
-        "leads": _lead_names(frames, groups),
+        "leads": _lead_names(frames, leads),
         "channels": names,
-        "members": columns.members,
-        "depths": list(columns.depths),
-        "base": columns.base,
+        "groups": group_rows(columns),
+        "tables": weight_tables(columns),
         "level": list(_level(ensemble)),
         "plane": pack_numbers(_plane(shown, occupied)),
         "cells": [_describe(shown.cells, int(cell)) for cell in occupied],
-        "weights": pack_floats(arranged(weights)),
-        **{name: rounded(arranged(values)) for name, values in _effects(shown).items()},
+        "weights": pack_floats(of_channels(by_lead(shown.weights, leads, mean=True))),
+        "parts": pack(parts),
+        "leading": _leading(parts),
+        **{name: rounded(values) for name, values in found.items()},
     }
 
 
-def _lead_names(frames: int, groups: int) -> list[str]:
-    """Runs of nearly equal length, as the ensemble cuts them."""
-    if groups == 1:
-        return ["all forecast frames"]
-    ends = [round(number * frames / groups) for number in range(groups + 1)]
-    return [f"frames {start + 1} to {stop}" for start, stop in pairwise(ends)]
+def _leading(parts: Tensor) -> Any:
+    """Number of the largest group; None where no part is known."""
+    most = parts.nan_to_num(-1.0).max(-1)
+    return rounded(torch.where(most.values > 0, most.indices.double(), torch.nan))
 
 
-def _effects(shown: FittedEnsemble) -> dict[str, Tensor]:
-    """Gain, change and share by (cell, channel); NaN where the sums are not kept."""
-    if shown.sums is None:
-        unknown = torch.full(shown.weights.shape[:2], torch.nan)
-        return {"gain": unknown, "change": unknown, "share": unknown}
-    found = retention(shown)
-    return {"gain": found.gain, "change": found.change, "share": found.share}
+def _lead_names(frames: int, leads: int) -> list[str]:
+    """Runs of nearly equal length, as the ensemble cuts them, after all of them together."""
+    everything = ["all forecast frames"]
+    if leads == 1:
+        return everything
+    runs = lead_slices(frames, leads)
+    return everything + [
+        f"frames {run.start + 1} to {run.stop}" if run.stop > run.start + 1 else f"frame {run.stop}"
+        for run in runs
+    ]
 
 
 def _level(ensemble: FittedEnsemble) -> tuple[int, int]:

@@ -97,6 +97,45 @@ def interval_chart(value: float, low: float, high: float, axes: Axes) -> Markup:
     return Markup("".join(parts))
 
 
+@dataclass(frozen=True)
+class Bar:
+    """A row of a bar chart: its label, its value, and the value in words."""
+
+    label: str
+    value: float
+    words: str
+
+
+def bar_chart(bars: Sequence[Bar], axes: Axes) -> Markup:
+    """Horizontal bars from zero, each under its label, with the value in words at its side."""
+    if not bars:
+        return Markup()
+    low = min(0.0, *(bar.value for bar in bars))
+    high = max(0.0, *(bar.value for bar in bars)) or (1.0 if low == 0 else 0.0)
+    bottom = 40 * len(bars) + 6
+    across = _scale(low, high, 12, _WIDTH - 12, log=False)
+    parts = [
+        f'<svg viewBox="0 0 {_WIDTH} {bottom + 40}" role="img" aria-label="{escape(axes.name)}">'
+    ]
+    for number, bar in enumerate(bars):
+        top = 40 * number
+        start, end = sorted((across(0), across(bar.value)))
+        words = escape(f"{bar.label}: {bar.words}")
+        parts.append(f'<text x="12" y="{top + 15}">{words}</text>')
+        style = "s2" if bar.value >= 0 else "s1"
+        parts.append(
+            f'<path class="bar {style}" d="M{start:.1f} {top + 21}H{end:.1f}v14H{start:.1f}Z"/>'
+        )
+    parts.append(f'<path class="axis" d="M12 {bottom}H{_WIDTH - 12}M{across(0):.1f} 18V{bottom}"/>')
+    for tick in _ticks(low, high):
+        parts.append(f'<path class="axis" d="M{across(tick):.1f} {bottom}v4"/>')
+        place = f'x="{across(tick):.1f}" y="{bottom + 17}"'
+        parts.append(f'<text class="tick x" {place}>{_tick(tick)}</text>')
+    middle = f'x="{_WIDTH / 2}" y="{bottom + 35}"'
+    parts.append(f'<text class="label" {middle}>{escape(axes.x)}</text></svg>')
+    return Markup("".join(parts))
+
+
 def _known(value: Value, log: bool) -> bool:
     return value is not None and math.isfinite(value) and (value > 0 or not log)
 

@@ -14,6 +14,24 @@ _STEPS = 128
 TABLES = {"field": "viridis", "signed": "PuOr", "amount": "cividis"}
 
 
+#: Of groups of columns, in order; those beyond share the last. Told apart with colour-vision
+#: deficiencies (after Okabe and Ito).
+_GROUPS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#56b4e9", "#d55e00", "#8a8a8a")
+
+
+def group_colour(number: int) -> str:
+    """Colour of a group of columns by its number."""
+    return _GROUPS[min(number, len(_GROUPS) - 1)]
+
+
+def group_picture(numbers: np.ndarray) -> str:
+    """As :func:`picture`, of numbers of groups."""
+    finite = np.isfinite(numbers)
+    colours = np.array([list(bytes.fromhex(colour[1:])) for colour in _GROUPS], dtype=np.uint8)
+    codes = np.clip(np.where(finite, numbers, 0).astype(int), 0, len(_GROUPS) - 1)
+    return _png(np.dstack([colours[codes], np.where(finite, 255, 0).astype(np.uint8)]))
+
+
 def table(name: str) -> np.ndarray:
     """128 colours as bytes, (step, RGB)."""
     return colormaps[TABLES[name]](np.linspace(0, 1, _STEPS), bytes=True)[:, :3]
@@ -30,7 +48,11 @@ def picture(values: np.ndarray, name: str, low: float, high: float) -> str:
     place = (np.where(finite, values, low) - low) / ((high - low) or 1.0)
     codes = np.clip((place * _STEPS).astype(int), 0, _STEPS - 1)
     alpha = np.where(finite, 255, 0).astype(np.uint8)
-    pixels = np.dstack([table(name)[codes], alpha])
+    return _png(np.dstack([table(name)[codes], alpha]))
+
+
+def _png(pixels: np.ndarray) -> str:
+    """Pixels as a data address."""
     buffer = io.BytesIO()
     imsave(buffer, pixels, format="png", metadata={"Software": "r2no"})
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

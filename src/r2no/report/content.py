@@ -1,5 +1,6 @@
 """collect(): everything a report shows, from a model or from an artifact's files alone."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from r2no._types import Operator, PathLike
 from r2no.adaptation import AdaptedModel, StoredModel, read_stored
 from r2no.adaptation.model import versions
 from r2no.data.window import Windows
-from r2no.ensemble import FittedEnsemble, cost_curve, learning_curve
+from r2no.ensemble import FittedEnsemble, contributions, cost_curve, learning_curve
 from r2no.errors import ConfigError
 from r2no.progress import SILENT, Reporter
 from r2no.report.cells import cells_json
@@ -17,7 +18,7 @@ from r2no.report.packing import rounded
 from r2no.report.watch import evaluate
 
 #: Draws of blocks for each point of the learning curve.
-_REPEATS = 4
+_REPEATS = 2
 
 
 def collect(
@@ -65,7 +66,7 @@ def collect(
         fit=_fit(model),
         fields=asdict(fields),
         retention=cells_json(model.ensemble, names, frames=fields.horizon_frames),
-        depth_change=rounded(model.fit_errors.change()[:1].squeeze(0)),
+        depth_change=rounded(model.fit_errors.change()[:1].flatten(0, 1)),
         **_planning(model.ensemble, reporter),
         audit=_audit(model, evaluation),
         provenance=_provenance(model, files, evaluation, command),
@@ -74,15 +75,18 @@ def collect(
 
 
 def _planning(ensemble: FittedEnsemble, reporter: Reporter) -> dict[str, list[dict[str, Any]]]:
-    """Budget and learning curve, where blocks were held out and their sums are kept."""
+    """What helped, budget and learning curve, where blocks were held out and sums are kept."""
     if ensemble.sums is None or not ensemble.folds:
-        return {"budget": [], "learning": []}
-    with reporter.step("budget and learning curves", 2) as step:
+        return {"contributions": [], "budget": [], "learning": []}
+    with reporter.step("what helped, budget and learning curves", 3) as step:
+        helped = contributions(ensemble)
+        step.advance()
         points = cost_curve(ensemble)
         step.advance()
         learnt = learning_curve(ensemble, repeats=_REPEATS)
         step.advance()
     return {
+        "contributions": [{**asdict(part), "worth": part.worth} for part in helped],
         "budget": [asdict(point) for point in points],
         "learning": [asdict(point) for point in learnt],
     }
@@ -96,14 +100,21 @@ def _fit(model: AdaptedModel | StoredModel) -> dict[str, Any]:
     return {
         "windows": model.fit_errors.windows,
         "held_out_windows": 0 if sums is None else int(sums.windows[sorted(scored)].sum()),
+        "columns": columns.number,
         "members": columns.members,
         "steps": columns.depths[-1] if columns.members else 0,
         "best_depth": model.fit_errors.best_depth() if columns.members else 0,
         "step_size": model.settings.repair.step_size,
         "occupied_cells": int(ensemble.cells.occupied.sum()),
         "ridge": ensemble.ridge,
+        "rivals": [] if nested is None else _rivals(nested.rivals),
         "chains": [] if nested is None else nested.decisions()["chains"],
     }
+
+
+def _rivals(names: Iterable[str]) -> list[str]:
+    """Forecasts that need no adaptation; of the recalled frames only the last, persistence."""
+    return [name for name in names if name == "recall:1" or not name.startswith("recall:")]
 
 
 def _audit(

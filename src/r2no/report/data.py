@@ -30,8 +30,10 @@ class Evaluation:
         fingerprint: Hash of its data.
         gaps: Share of the measured channels' target values that are missing.
         scores: Metrics by readout.
-        roles: Which readouts are the ``source``, the best common depth (``irno``) and ``r2no``.
-        depth_change: Change of the regional fRMSE in percent (M10), [depth][band].
+        roles: Which readouts are the ``source``, the best common depth (``irno``; not without
+            members) and ``r2no``.
+        depth_change: Change of the regional fRMSE in percent (M10), [depth][band]; empty without
+            members.
         spectra: ``radius`` and, by role and for the ``target``, the root mean square by ring.
         lead: RMSE by role and forecast frame.
         regions: RMSE near the edges and inside, by channel and role; ``width`` of the edge.
@@ -100,6 +102,7 @@ class ReportData:
         depth_change: As in :class:`Evaluation`, but on the fit split.
         budget: Held-out error against evaluations of the repair module.
         learning: Held-out error against windows.
+        contributions: What each group of columns is worth, the most useful first.
         audit: One row per data split.
         provenance: Hashes, seeds, versions, settings, command.
         evaluation: Scores and fields on data that were not fitted, if any were given.
@@ -113,6 +116,7 @@ class ReportData:
     depth_change: list[list[float | None]]
     budget: list[Json]
     learning: list[Json]
+    contributions: list[Json]
     audit: list[Json]
     provenance: Json
     evaluation: Evaluation | None = None

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from r2no.report.charts import Axes, Line, interval_chart, line_chart
-from r2no.report.colours import picture
+from r2no.report.charts import Axes, Bar, Line, bar_chart, interval_chart, line_chart
+from r2no.report.colours import group_colour, group_picture, picture
 from r2no.report.data import Evaluation, ReportData
 from r2no.report.packing import unpack
-from r2no.report.wording import ROLES
+from r2no.report.wording import ROLES, counted, group_name, named, worth_in_words
 
 _FORECASTS = ("source", "r2no")
 
@@ -22,19 +22,52 @@ _STYLES = {"source": 0, "irno": 1, "r2no": 2, "target": 5}
 
 
 def interval(verdict: dict[str, Any] | None) -> Markup:
-    """The estimated gain with its interval; nothing if there is none."""
-    ends = () if verdict is None else (verdict["gain"], *verdict["interval"])
-    if not ends or any(end is None or not math.isfinite(end) for end in ends):
+    """The estimated gains over the source, and over the best of what needs no adaptation.
+
+    Each with its interval; nothing if there is none.
+    """
+    if verdict is None:
         return Markup()
-    axes = Axes("Gain over the source with its 90 % interval", "reduction of the RMSE (%)", "")
-    gain, low, high = (100 * end for end in ends)
-    return interval_chart(gain, low, high, axes)
+    found = [("source", verdict["gain"], verdict["interval"])]
+    if verdict["best"] != "source":
+        found.append((verdict["best"], verdict["gain_over_best"], verdict["interval_over_best"]))
+    return Markup().join(_interval(name, (gain, *bounds)) for name, gain, bounds in found)
+
+
+def _interval(name: str, ends: tuple[float | None, ...]) -> Markup:
+    known = [100 * end for end in ends if end is not None and math.isfinite(end)]
+    if len(known) < 3:
+        return Markup()
+    axes = Axes(
+        f"Gain over {named(name)} with its 90 % interval",
+        f"RMSE below that of {named(name)} (%)",
+        "",
+    )
+    value, low, high = known
+    return interval_chart(value, low, high, axes)
+
+
+def contributions(parts: list[dict[str, Any]]) -> Markup:
+    """By how much the held-out error rises when a group of columns is left out."""
+    bars = [
+        Bar(group_name(part["group"])[0], 100 * part["worth"], worth_in_words(part["worth"]))
+        for part in parts
+    ]
+    axes = Axes(
+        "What helped: rise of the held-out RMSE without each group of columns",
+        "rise of the held-out RMSE without it (%)",
+        "",
+    )
+    return bar_chart(bars, axes)
 
 
 def depth_bands(change: list[list[float | None]]) -> Markup:
-    """The paper's first figure: change of fRMSE by depth, each band's minimum marked (M10)."""
+    """The paper's first figure: change of fRMSE by depth, each band's minimum marked (M10).
+
+    Nothing without members, where there are no depths.
+    """
     lines = []
-    bands = len(change[0])
+    bands = len(change[0]) if change else 0
     for band in range(bands):
         values = [row[band] for row in change]
         known = [(value, depth) for depth, value in enumerate(values) if value is not None]
@@ -57,7 +90,9 @@ def depth_bands(change: list[list[float | None]]) -> Markup:
 def spectra(evaluation: Evaluation) -> Markup:
     """Root mean square error by radius, beside the size of the measured field itself."""
     found = evaluation.spectra
-    lines = [Line(ROLES[role], found["radius"], found[role], _STYLES[role]) for role in ROLES]
+    lines = [
+        Line(ROLES[role], found["radius"], found[role], _STYLES[role]) for role in evaluation.roles
+    ]
     measured = Line("measured field", found["radius"], found["target"], 5, plain=True)
     axes = Axes(
         "Error spectra: root mean square error by radius of the wavenumber",
@@ -81,7 +116,8 @@ def relative_spectra(evaluation: Evaluation) -> Markup:
             ],
             _STYLES[role],
         )
-        for role in ("irno", "r2no")
+        for role in evaluation.roles
+        if role != "source"
     ]
     axes = Axes(
         "Change of the error against the source by radius of the wavenumber",
@@ -110,13 +146,15 @@ def lead_time(evaluation: Evaluation, time_step: float, units: str, rmse_units: 
 
 
 def budget(points: list[dict[str, Any]]) -> Markup:
-    """Held-out error against evaluations, a curve for each number of members."""
+    """Held-out error against evaluations, a curve for each number of members; none without."""
     lines = []
+    if not any(point["evaluations"] for point in points):
+        return Markup()
     for style, members in enumerate(sorted({point["members"] for point in points})):
         mine = [point for point in points if point["members"] == members]
         lines.append(
             Line(
-                f"{members} member{'s' if members > 1 else ''}",
+                counted(members, "member", "members") if members else "no repair module",
                 [point["evaluations"] for point in mine],
                 [_hundred(point["error"]) for point in mine],
                 style % 6,
@@ -163,9 +201,20 @@ def retention_pictures(data: ReportData) -> list[dict[str, Any]]:
     return [
         {
             "channel": name,
-            "src": picture(_floats(gain)[plane], "signed", -reach, reach),
+            "gain": picture(_floats(gain)[plane], "signed", -reach, reach),
+            "groups": group_picture(_floats(leading)[plane]),
         }
-        for name, gain in zip(found["channels"], found["gain"][0], strict=True)
+        for name, gain, leading in zip(
+            found["channels"], found["gain"][0], found["leading"][0], strict=True
+        )
+    ]
+
+
+def group_legend(data: ReportData) -> list[dict[str, Any]]:
+    """Colour and words of every group of columns, as the map shows them."""
+    return [
+        {**{key: group[key] for key in ("title", "note")}, "colour": group_colour(number)}
+        for number, group in enumerate(data.retention["groups"])
     ]
 
 

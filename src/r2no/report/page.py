@@ -21,12 +21,15 @@ from r2no.report.colours import TABLES, ramp, table_text
 from r2no.report.content import collect
 from r2no.report.data import Evaluation, ReportData
 from r2no.report.packing import clean, minus
+from r2no.report.sentences import headline
 from r2no.report.wording import (
     METRICS,
     ROLES,
     common_unit,
-    headline,
+    contribution_rows,
+    in_order,
     metrics_of,
+    named,
     readout_name,
 )
 
@@ -48,9 +51,12 @@ def render(data: ReportData) -> str:
         style=Markup(style),
         script=Markup(script),
         payload=_payload(data),
-        roles=ROLES,
+        roles={} if data.evaluation is None else {r: ROLES[r] for r in data.evaluation.roles},
         ramps={name: ramp(name) for name in TABLES},
         retention_pictures=figures.retention_pictures(data),
+        groups=figures.group_legend(data),
+        named=named,
+        helped=contribution_rows(data.contributions),
         gain_reach=figures.gain_reach(data.retention),
         largest=_largest_cells(data.retention),
         charts=_charts(data),
@@ -141,7 +147,11 @@ def _payload(data: ReportData) -> Markup:
     """What the script reads, as JSON that cannot close its own element."""
     evaluation = data.evaluation
     content: dict[str, Any] = {
-        "retention": {**data.retention, "reach": figures.gain_reach(data.retention)},
+        "retention": {
+            **data.retention,
+            "reach": figures.gain_reach(data.retention),
+            "colours": [group["colour"] for group in figures.group_legend(data)],
+        },
         "example": None if evaluation is None else evaluation.example,
         "scales": None if evaluation is None else figures.example_pictures(evaluation)[1],
         "tables": {name: table_text(name) for name in TABLES},
@@ -160,6 +170,7 @@ def _charts(data: ReportData) -> dict[str, Markup]:
         "depth": figures.depth_bands(
             data.depth_change if evaluation is None else evaluation.depth_change
         ),
+        "helped": figures.contributions(data.contributions),
         "budget": figures.budget(data.budget),
         "learning": figures.learning(data.learning),
         "spectra": Markup(),
@@ -185,7 +196,8 @@ def _score_rows(evaluation: Evaluation | None) -> list[dict[str, Any]]:
     source = evaluation.scores[evaluation.roles["source"]]["rmse"]
     known = [row["rmse"] for row in evaluation.scores.values() if row["rmse"] is not None]
     rows = []
-    for name, values in evaluation.scores.items():
+    for name in in_order(evaluation.scores):
+        values = evaluation.scores[name]
         rmse = values["rmse"]
         title, note = readout_name(name)
         rows.append(

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from r2no import storage
 from r2no._types import PathLike
-from r2no.ensemble import DepthErrors, FittedEnsemble, SpectralEnsemble, on_plane, retention
+from r2no.ensemble import DepthErrors, FittedEnsemble, SpectralEnsemble, on_plane
+from r2no.report.effects import effects
 from r2no.spectral import FourierCells
 
 _COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7")
@@ -145,21 +146,32 @@ def plot_retention(
     *,
     channel_names: Sequence[str] = (),
 ) -> Path:
-    """The retention map: size of the repair and share of the error it removes, by cell."""
-    found = retention(ensemble)
-    channels = found.gain.shape[1]
+    """The retention map: size of the repair and share of the error it removes, by cell.
+
+    Weights by lead time are shown together, over all forecast frames.
+    """
+    if isinstance(ensemble, SpectralEnsemble):
+        ensemble = ensemble.fitted_
+    ensemble.needed_sums()
+    found = {name: v[0] for name, v in effects(ensemble, ensemble.plan.lead_groups).items()}
+    channels = len(found["gain"])
     extent = _extent(ensemble.cells.grid)
     figure = Figure(figsize=(9.6, 2.9 * channels + 0.6), layout="constrained")
     axes = figure.subplots(channels, 2, squeeze=False)
-    reach = max(0.05, float(found.gain.nan_to_num(0.0).abs().max()))
+    reach = max(0.05, float(found["gain"].nan_to_num(0.0).abs().max()))
     panels = (
-        (found.change, "size of the repair / source (0 keeps the source)", "viridis", (0.0, 1.0)),
-        (found.gain, "share of the source's squared error removed", "PuOr", (-reach, reach)),
+        (
+            found["change"],
+            "size of the repair / source (0 keeps the source)",
+            "viridis",
+            (0.0, 1.0),
+        ),
+        (found["gain"], "share of the source's squared error removed", "PuOr", (-reach, reach)),
     )
     for row in range(channels):
         for column, (values, title, colours, (low, high)) in enumerate(panels):
             axis = axes[row, column]
-            plane = on_plane(values[:, row].nan_to_num(0.0), ensemble)
+            plane = on_plane(values[row].nan_to_num(0.0), ensemble)
             image = axis.imshow(
                 plane.numpy(), origin="lower", extent=extent, cmap=colours, vmin=low, vmax=high
             )

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from r2no._types import Field, Operator
-from r2no.adaptation import AdaptedModel, readouts, score_readouts
+from r2no.adaptation import AdaptedModel, further_forecasts, readouts, score_readouts
 from r2no.data.window import Fields, Window, Windows
 from r2no.ensemble import DepthErrors
 from r2no.errors import ConfigError
@@ -36,11 +36,9 @@ class ScoringWatch(Observer):
         fields = model.fields
         self._fields, self._windows = fields, windows
         self._number = len(windows) // 2 if window is None else window
-        self.roles = {
-            "source": "source",
-            "irno": "irno_selected",
-            "r2no": f"r2no_m{len(model.loops.modules)}",
-        }
+        members = len(model.loops.modules)
+        irno = {"irno": "irno_selected"} if members else {}
+        self.roles = {"source": "source", **irno, "r2no": f"r2no_m{members}"}
         self._rings = FourierCells.bands(
             fields.grid, num_bands=min(24, max(4, min(fields.grid) // 2))
         )
@@ -133,7 +131,7 @@ class ScoringWatch(Observer):
             gaps=1 - float(self._points.sum()) / total,
             scores=clean({name: dict(values) for name, values in scores.items()}),
             roles=self.roles,
-            depth_change=rounded(errors.change()[0]),
+            depth_change=rounded(errors.change()[:1].flatten(0, 1)),
             spectra=self._spectra(),
             lead={name: rounded(self._rmse(name, (1, 2))) for name in self.roles},
             regions=self._regions(),
@@ -210,7 +208,8 @@ def evaluate(
 ) -> Evaluation:
     """Score a model and its baselines on a split for the report, in one streamed pass."""
     watch = ScoringWatch(model, windows)
+    chosen = {**further_forecasts(model), **readouts(model)}
     scores, errors = score_readouts(
-        model, windows, readouts(model), operators=operators, observers=[watch], reporter=reporter
+        model, windows, chosen, operators=operators, observers=[watch], reporter=reporter
     )
     return watch.finish(scores, errors, split=split)

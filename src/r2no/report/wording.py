@@ -1,21 +1,34 @@
-"""The report's words: names of readouts and metrics, and the verdict as sentences."""
+"""The report's words: names of readouts, metrics and groups of columns."""
 
 import re
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from r2no.report.data import Evaluation, ReportData
-from r2no.report.packing import minus
+from r2no._types import Number
 
+#: Names and explanations of forecasts, in the order of the story: what needs no adaptation, what
+#: is there at once, then repair.
 _READOUTS = {
     "persistence": ("Persistence", "the last measured frame, repeated"),
+    "mean": ("Mean field", "the mean of the train split, whatever the history"),
     "pretrained": ("Pretrained operator", "trained on simulation only"),
     "source": ("Source", "the frozen operator that is adapted"),
+    "r2no_m0": ("R2NO, no module", "weights by Fourier cell of what costs nothing; no training"),
     "irno_final": ("IRNO, last depth", "repair loop of one member, run to its end"),
     "irno_selected": ("IRNO, best depth", "one member, the depth of lowest error on the fit split"),
     "mean_final": ("Mean of members", "last depth of every member, averaged"),
     "mean_all": ("Mean of iterates", "all depths of all members, averaged"),
-    "global": ("One combination", "one weight vector for the whole spectrum"),
-    "r2no_published": ("R2NO, published cells", "finest cells, one penalty, no shrinkage"),
+    "global": ("One combination", "repairs only, one weight vector for the whole spectrum"),
+    "r2no_published": ("R2NO as published", "repairs only, finest cells, one penalty"),
+}
+
+#: Groups of columns: name and what they are.
+_GROUPS = {
+    "repair": ("Repair", "iterates of the repair modules"),
+    "recall": ("Recall", "last frames of the history"),
+    "mean": ("Mean field", "mean of the train split"),
+    "pretrained": ("Pretrained operator", "trained on simulation only"),
+    "base": ("Damping", "the source itself, made smaller"),
 }
 
 #: Columns of the score table: key, heading, what it is.
@@ -54,101 +67,88 @@ def metrics_of(fields: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 def readout_name(name: str) -> tuple[str, str]:
     """Heading and explanation of a readout; an unknown one keeps its name."""
+    if name in _READOUTS:
+        return _READOUTS[name]
     members = re.fullmatch(r"r2no_m(\d+)", name)
     if members:
         number = int(members[1])
-        return f"R2NO, {_count(number, 'member', 'members')}", "weights by Fourier cell"
-    return _READOUTS.get(name, (name, ""))
+        words = "weights by Fourier cell of repairs and what costs nothing"
+        return f"R2NO, {counted(number, 'member', 'members')}", words
+    return name, "a further forecast, as it is"
 
 
-class Headline(NamedTuple):
-    """The verdict in words: kind ("deploy", "keep" or "none"), one line, and sentences."""
+def in_order(names: Iterable[str]) -> list[str]:
+    """Readouts as the story goes: no adaptation, at once, repair; further ones before the source.
 
-    kind: str
-    line: str
-    sentences: list[str]
+    Example:
+        >>> in_order(["r2no_m3", "irno_final", "r2no_m0", "source", "cno", "r2no_m1"])
+        ['cno', 'source', 'r2no_m0', 'irno_final', 'r2no_m1', 'r2no_m3']
+    """
+    known = list(_READOUTS)
 
+    def place(name: str) -> tuple[Number, int]:
+        members = re.fullmatch(r"r2no_m(\d+)", name)
+        if name in known:
+            return known.index(name), 0
+        return (len(known), int(members[1])) if members else (known.index("source") - 0.5, 0)
 
-def headline(data: ReportData) -> Headline:
-    """What to do, how sure that is, and what an independent test says."""
-    sentences = _held_out(data)
-    if data.evaluation is not None:
-        sentences.append(_tested(data.evaluation))
-    if data.verdict is None:
-        return Headline("none", "No verdict: nothing was held out", sentences)
-    if data.verdict["decision"] == "deploy":
-        return Headline("deploy", "Deploy the adapted model", sentences)
-    return Headline("keep", "Keep the source", sentences)
+    return sorted(names, key=place)
 
 
-def _held_out(data: ReportData) -> list[str]:
-    """What held-out blocks say about the gain, and how sure that is."""
-    verdict = data.verdict
-    if verdict is None:
-        return [
-            "The weights are those of a published fit, which chooses its penalty but holds no "
-            "blocks back to judge the gain. Judge it by a test split."
-        ]
-    low, high = verdict["interval"]
-    blocks = verdict["blocks"]
-    words = f"On {_count(blocks, 'block', 'blocks')} of the fit data held out in turn "
-    words += f"({_amount(data)}), the RMSE is {_change(verdict['gain'])} "
-    words += "the source's"
-    if _finite(low) and _finite(high):
-        words += f"; the 90\u00a0% interval of the gain is {_percent(low)} to {_percent(high)}."
-    else:
-        words += "; too few blocks to give an interval."
-    if verdict["decision"] == "deploy":
-        sure = "Even the lower end of the interval is a gain."
-        unsure = (
-            "The gain is larger than half its scatter over the blocks, but the interval includes a "
-            "loss: the blocks disagree. More fit data would settle it."
+def group_name(name: str) -> tuple[str, str]:
+    """Heading and explanation of a group of columns; an unknown one keeps its name."""
+    return _GROUPS.get(name, (name, "a further forecast"))
+
+
+def worth_in_words(worth: float) -> str:
+    r"""What leaving a group out would do, as in "31 % worse without it".
+
+    Example:
+        >>> worth_in_words(0.312), worth_in_words(0.0001), worth_in_words(-0.02)
+        ('31\xa0% worse without it', 'no different without it', '2.0\xa0% better without it')
+    """
+    if abs(worth) < 5e-4:
+        return "no different without it"
+    digits = 0 if abs(worth) >= 0.1 else 1
+    side = "worse" if worth > 0 else "better"
+    return f"{abs(100 * worth):.{digits}f}\u00a0% {side} without it"
+
+
+def contribution_rows(parts: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """What each group is worth, in words, for tables on pages and consoles."""
+    rows = []
+    for part in parts:
+        title, note = group_name(part["group"])
+        rows.append(
+            {
+                "group": title,
+                "note": note,
+                "columns": str(part["columns"]),
+                "worth": worth_in_words(part["worth"]),
+                "without": f"{100 * part['without']:.1f}\u00a0%",
+                "alone": f"{100 * part['alone']:.1f}\u00a0%",
+                "together": f"{100 * part['together']:.1f}\u00a0%",
+            }
         )
-        return [words, sure if low > 0 else unsure]
-    return [
-        words,
-        "That is not enough (1\u00a0% of the squared error and half its scatter), so all weights "
-        "are zero: the model answers exactly as its source does.",
-    ]
+    return rows
 
 
-def _amount(data: ReportData) -> str:
-    """How much was held out, with the trajectories where the audit knows them."""
-    words = f"{data.fit['held_out_windows']} of {data.fit['windows']} windows"
-    for row in data.audit:
-        if row["split"] == "fit" and row["trajectories"] is not None:
-            return f"{words}, {_count(row['trajectories'], 'trajectory', 'trajectories')}"
-    return words
+def named(forecast: str) -> str:
+    """A forecast that needs no adaptation, within a sentence.
+
+    Example:
+        >>> named("recall:1"), named("recall:3"), named("mean"), named("cno")
+        ('persistence', 'the last frame but 2', 'the mean field', 'the cno')
+    """
+    if forecast in ("persistence", "recall:1"):
+        return "persistence"
+    group, _, which = forecast.partition(":")
+    if group == "recall":
+        return f"the last frame but {int(which) - 1}"
+    known = {"mean": "mean field", "pretrained": "pretrained operator"}
+    return f"the {known.get(forecast, forecast)}"
 
 
-def _count(number: int, one: str, many: str) -> str:
+def counted(number: int, one: str, many: str) -> str:
+    """A number with its noun."""
     return f"{number} {one if number == 1 else many}"
-
-
-def _tested(evaluation: Evaluation) -> str:
-    source = evaluation.scores[evaluation.roles["source"]]["rmse"]
-    adapted = evaluation.scores[evaluation.roles["r2no"]]["rmse"]
-    where = (
-        f"On the {evaluation.split} split ({evaluation.windows} windows of "
-        f"{_count(evaluation.trajectories, 'trajectory', 'trajectories')})"
-    )
-    if source is None or adapted is None or source <= 0:
-        return f"{where} the RMSE could not be compared."
-    change = _change(1 - adapted / source)
-    return f"{where} the RMSE is {change} the source's: {source:.4g} became {adapted:.4g}."
-
-
-def _finite(value: Any) -> bool:
-    return value is not None and abs(value) != float("inf") and value == value
-
-
-def _percent(share: float) -> str:
-    return minus(f"{100 * share:+.1f}\u00a0%")
-
-
-def _change(gain: float | None) -> str:
-    if gain is None or not _finite(gain):
-        return "not comparable with"
-    if abs(gain) < 5e-4:
-        return "the same as"
-    return f"{abs(100 * gain):.1f}\u00a0% {'below' if gain > 0 else 'above'}"

@@ -7,13 +7,13 @@ from typing import Any
 
 from r2no import storage
 from r2no._types import Operator
-from r2no.adaptation import AdaptedModel, readouts, score_readouts
+from r2no.adaptation import AdaptedModel, further_forecasts, readouts, score_readouts
 from r2no.adaptation.model import versions
 from r2no.data.audit import audit_splits
 from r2no.data.window import Windows
 from r2no.ensemble import DepthErrors, FittedEnsemble
 from r2no.progress import Reporter
-from r2no.report import Evaluation, ScoringWatch, store_evaluation, write_report
+from r2no.report import Evaluation, ScoringWatch, collect, render, store_evaluation
 from r2no.training import Persistence
 
 ARTIFACT = "model.r2no"
@@ -23,13 +23,17 @@ REPORT = "report.html"
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """What the end of a run leaves: the artifact's folder, and what one scoring pass found."""
+    """What the end of a run leaves: the artifact's folder, and what one scoring pass found.
+
+    ``contributions`` are what each group of columns is worth, as plain values.
+    """
 
     artifact: Path
     scores: dict[str, dict[str, float]]
     errors: DepthErrors
     watch: ScoringWatch
     evaluation: Evaluation
+    contributions: list[dict[str, Any]]
 
 
 def finish(
@@ -45,8 +49,8 @@ def finish(
 ) -> Finished:
     """Save a model, score it on ``splits["test"]`` in one pass, and write its page beside it.
 
-    The artifact brings its source where that is possible, and keeps the evaluation. Persistence,
-    the source and all readouts are scored.
+    The artifact brings its source where that is possible, and keeps the evaluation. Scored are what
+    needs no adaptation (persistence, mean field, further operators, the source) and all readouts.
 
     Args:
         model: The adapted model.
@@ -64,7 +68,7 @@ def finish(
     scores, errors = score_readouts(
         model,
         test,
-        {**readouts(model), **(more_readouts or {})},
+        {**further_forecasts(model), **readouts(model), **(more_readouts or {})},
         operators={"persistence": persistence, **(operators or {})},
         observers=[watch],
         reporter=reporter,
@@ -72,10 +76,11 @@ def finish(
     evaluation = watch.finish(scores, errors, audit=audit_splits(splits))
     store_evaluation(path, evaluation)
     page = path.parent / REPORT
-    write_report(path, page, title=title, command=command, reporter=reporter)
+    shown = collect(path, title=title, command=command, reporter=reporter)
+    storage.write_bytes(page, render(shown).encode())
     if model.verdict is not None:
         reporter.say(f"{model.verdict}.")
-    return Finished(path, scores, errors, watch, evaluation)
+    return Finished(path, scores, errors, watch, evaluation, shown.contributions)
 
 
 def summarise(config: Mapping[str, Any], model: AdaptedModel, found: Finished) -> None:
@@ -86,6 +91,7 @@ def summarise(config: Mapping[str, Any], model: AdaptedModel, found: Finished) -
         "artifact": found.artifact.name,
         "scores": {name: found.evaluation.scores[row] for name, row in rows.items()},
         "verdict": None if model.verdict is None else str(model.verdict),
+        "contributions": found.contributions,
         "versions": versions(),
     }
     storage.write_json(found.artifact.parent / SUMMARY, summary)

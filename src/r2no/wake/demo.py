@@ -2,7 +2,9 @@
 
 import copy
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,11 @@ from r2no.adaptation import (
     readouts,
 )
 from r2no.adaptation.model import versions
-from r2no.ensemble import FittedEnsemble
+from r2no.ensemble import DepthErrors, FittedEnsemble
 from r2no.progress import SILENT, Reporter
 from r2no.report import plot_depth_bands, plot_fields, plot_retention
 from r2no.runs.finish import Finished, finish
+from r2no.settings import changed
 from r2no.training import PhysicalOperator, TrainSettings, sole_run, train_operator
 from r2no.training.backbone import fit_normalisers
 from r2no.wake.dataset import WakeData, make_wake
@@ -86,7 +89,7 @@ class DemoSettings:
         return AdaptSettings(
             members=self.members,
             seed=42 + 100 * self.seed,
-            jobs=self.members,
+            jobs=max(1, self.members),
             repair=repair,
             ensemble=EnsembleSettings(radial=128, angular=16),
         )
@@ -114,22 +117,23 @@ def run_demo(
 def _run(out: Path, settings: DemoSettings, reporter: Reporter, command: str) -> dict[str, Any]:
     """Prepare data and source, adapt, score, draw and report; long steps go on where they were."""
     wake, pretrained, finetuned, work = prepare(out, settings, reporter)
-    model = adapt(
+    normalisers = finetuned.history_normaliser, finetuned.target_normaliser
+    adapted = partial(
+        adapt,
         finetuned,
         wake.real_train,
         wake.real_fit,
-        settings=settings.adapt(),
-        normalisers=(finetuned.history_normaliser, finetuned.target_normaliser),
+        normalisers=normalisers,
         folder=work,
         reporter=reporter,
     )
-    published = {"r2no_published": model.ensemble.derive(ridge="auto")}
+    model = adapted(settings=settings.adapt(), also={"pretrained": pretrained})
+    published = _published(adapted, settings.adapt())
     found = finish(
         model,
         {"train": wake.real_train, "fit": wake.real_fit, "test": wake.real_test},
         out / "wake.r2no",
         more_readouts=published,
-        operators={"pretrained": pretrained},
         title="Wake demo (measurements are a simulated stand-in)",
         command=command,
         reporter=reporter,
@@ -138,6 +142,20 @@ def _run(out: Path, settings: DemoSettings, reporter: Reporter, command: str) ->
     results = _results(settings, wake, model, {**readouts(model), **published}, found)
     storage.write_json(out / "results.json", results)
     return results
+
+
+def _published(
+    adapted: Callable[..., AdaptedModel], settings: AdaptSettings
+) -> dict[str, FittedEnsemble]:
+    """The paper's rows: all depths, no free columns, the published cells; one more pass to fit.
+
+    The repair modules are those of the adapted model, from the same folder of work.
+    """
+    if not settings.members:
+        return {}
+    cells = changed(settings.ensemble, cells="published")
+    paper = adapted(settings=changed(settings, ensemble=cells))
+    return {"global": readouts(paper)["global"], "r2no_published": paper.ensemble}
 
 
 def prepare(
@@ -229,21 +247,33 @@ def _results(
             "fit": len(wake.real_fit),
             "test": len(wake.real_test),
         },
-        "best_depth": model.fit_errors.best_depth(),
-        "depth_composition_gap": found.errors.gap(),
-        "depth_change_by_band": json.loads(json.dumps(found.errors.change()[0].tolist())),
+        **_by_depth(model, found.errors),
         "ensembles": ensembles,
+        "contributions": found.contributions,
         "versions": versions(),
     }
 
 
+def _by_depth(model: AdaptedModel, errors: DepthErrors) -> dict[str, Any]:
+    """What the depths of the first member do; nothing without members."""
+    if not model.loops.modules:
+        return {"best_depth": None, "depth_composition_gap": None, "depth_change_by_band": []}
+    return {
+        "best_depth": model.fit_errors.best_depth(),
+        "depth_composition_gap": errors.gap(),
+        "depth_change_by_band": json.loads(json.dumps(errors.change()[0].tolist())),
+    }
+
+
 def _figures(out: Path, model: AdaptedModel, found: Finished) -> None:
-    """Fields of one window, errors by band and depth, and the retention map."""
+    """Fields of one window, errors by band and depth (with members), and the retention map."""
     titles = {"target": "target", "source": "finetuned", "irno": "IRNO", "r2no": "R2NO"}
-    shown = {title: found.watch.fields[role] for role, title in titles.items()}
+    fields = found.watch.fields
+    shown = {title: fields[role] for role, title in titles.items() if role in fields}
     last = model.fields.horizon_frames - 1
     frames = [0, last // 2, last]
     names = [model.fields.channels[channel] for channel in model.fields.measured]
     plot_fields(shown, out / "fields.png", channel=0, frames=frames, channel_name=names[0])
-    plot_depth_bands(found.errors, out / "depth_by_band.png", title="test split of the wake")
+    if model.loops.modules:
+        plot_depth_bands(found.errors, out / "depth_by_band.png", title="test split of the wake")
     plot_retention(model.ensemble, out / "retention.png", channel_names=names)

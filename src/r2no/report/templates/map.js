@@ -1,9 +1,10 @@
-// The retention map: canvas, pointer, keys, and the chosen cell's weights.
+// The retention map: canvas, pointer, keys, and the chosen cell's weights by group and by column.
 
 function retentionMap(found) {
   const plane = new Uint16Array(decode(found.plane.data));
   const [height, width] = found.plane.shape;
   const weights = new Float32Array(decode(found.weights.data));
+  const parts = unpack(found.parts);
   const columns = found.weights.shape[3];
   const map = $("map");
   const canvas = map.querySelector("canvas");
@@ -19,6 +20,12 @@ function retentionMap(found) {
 
   const chosen = () => [Number($("map-lead").value), Number($("map-channel").value)];
   const values = (kind) => found[kind][chosen()[0]][chosen()[1]];
+  /** What an array over (lead, channel, cell, ...) holds of a cell. */
+  const of = (array, number, size) => {
+    const [lead, channel] = chosen();
+    const from = ((lead * found.channels.length + channel) * found.cells.length + number) * size;
+    return array.subarray(from, from + size);
+  };
   const cellAt = (row, column) => plane[row * width + column];
 
   /** Colour table and range of what is shown. */
@@ -31,23 +38,38 @@ function retentionMap(found) {
 
   function draw() {
     const kind = $("map-value").value;
-    const [name, low, high] = scale(kind);
     const shown = values(kind);
-    const pen = canvas.getContext("2d");
-    pen.clearRect(0, 0, canvas.width, canvas.height);
-    for (let row = 0; row < height; row += 1) {
-      for (let column = 0; column < width; column += 1) {
-        const rgb = colour(name, shown[cellAt(row, column)], low, high);
-        if (rgb === null) continue;
-        pen.fillStyle = `rgb(${rgb.join()})`;
-        pen.fillRect(column * across, row * down, across, down);
-      }
+    const grouped = kind === "leading";
+    $("map-groups").hidden = !grouped;
+    $("map-scale").hidden = grouped;
+    if (grouped) {
+      paint((cell) => (shown[cell] === null ? null : found.colours[shown[cell]]));
+      return;
     }
-    outline(pen);
+    const [name, low, high] = scale(kind);
+    paint((cell) => {
+      const rgb = colour(name, shown[cell], low, high);
+      return rgb === null ? null : `rgb(${rgb.join()})`;
+    });
     ramp(name);
     const digits = high < 0.1 ? 1 : 0;
     $("map-low").textContent = percent(low, digits);
     $("map-high").textContent = (kind === "gain" ? "+" : "") + percent(high, digits);
+  }
+
+  /** Fill the plane by a colour for each cell, or none, and mark the chosen cell. */
+  function paint(ink) {
+    const pen = canvas.getContext("2d");
+    pen.clearRect(0, 0, canvas.width, canvas.height);
+    for (let row = 0; row < height; row += 1) {
+      for (let column = 0; column < width; column += 1) {
+        const filled = ink(cellAt(row, column));
+        if (filled === null) continue;
+        pen.fillStyle = filled;
+        pen.fillRect(column * across, row * down, across, down);
+      }
+    }
+    outline(pen);
   }
 
   /** The border of the chosen cell, dark on light so that it shows on every colour. */
@@ -88,49 +110,70 @@ function retentionMap(found) {
   function describe() {
     const number = cellAt(place.row, place.column);
     const cell = found.cells[number];
-    const [lead, channel] = chosen();
-    const from = ((lead * found.channels.length + channel) * found.cells.length + number) * columns;
-    const mine = weights.subarray(from, from + columns);
+    const mine = of(weights, number, columns);
     map.dataset.cell = number;
     $("cell-title").textContent =
-      `Cell ${number + 1} of ${found.cells.length}, channel ${found.channels[channel]}`;
+      `Cell ${number + 1} of ${found.cells.length}, channel ${found.channels[chosen()[1]]}`;
     const turn = cell.angle[1] - cell.angle[0] >= 180
       ? "all orientations" : `orientation ${show(cell.angle[0])}° to ${show(cell.angle[1])}°`;
     $("cell-summary").textContent =
       `Radius ${show(cell.radius[0])} to ${show(cell.radius[1])} of Nyquist, ${turn}; ` +
       `${cell.size} coefficients. Holds ${percent(values("share")[number], 2)} of the source's ` +
-      `squared error, of which the repair removes ${percent(values("gain")[number])}. The ` +
-      `repair is ${percent(values("change")[number])} of the source in size.`;
-    $("cell-weights").replaceChildren(...weightRows(mine));
+      `squared error, of which the model removes ${percent(values("gain")[number])}. The ` +
+      `change is ${percent(values("change")[number])} of the source in size.`;
+    $("cell-groups").replaceChildren(...groupTable(mine, of(parts, number, found.groups.length)));
+    $("cell-weights").replaceChildren(...found.tables.map((table) => weightTable(table, mine)));
   }
 
-  /** A row per member, a column per depth, then the base column. */
-  function weightRows(mine) {
-    const most = Math.max(...mine.map(Math.abs)) || 1;
-    const depths = found.depths.length;
+  const row = (name, cells, scope = "row") => {
+    const made = document.createElement("tr");
+    made.append(node("th", name, { scope }), ...cells);
+    return made;
+  };
+  const part = (tag, rows) => {
+    const made = document.createElement(tag);
+    made.append(...rows);
+    return made;
+  };
+  const heading = (first, heads) =>
+    part("thead", [row(first, heads.map((head) => node("th", head, { scope: "col" })), "col")]);
+
+  /** Weights as table cells, tinted by size. */
+  function tinted(most) {
     const digits = most < 0.3 ? 3 : most < 10 ? 2 : 1;
-    const cell = (value) => {
+    return (value) => {
+      if (value === null) return node("td", "");
       const text = value.toFixed(digits);
       const made = node("td", Number(text) === 0 ? "0" : text.replace("-", "−"));
       const ink = value < 0 ? "224, 130, 20" : "128, 115, 200";
-      made.style.backgroundColor = `rgba(${ink}, ${(0.5 * Math.abs(value)) / most})`;
+      made.style.backgroundColor = `rgba(${ink}, ${(0.5 * Math.abs(value)) / (most || 1)})`;
       return made;
     };
-    const head = document.createElement("tr");
-    head.append(node("th", "depth", { scope: "col" }),
-      ...found.depths.map((depth) => node("th", depth, { scope: "col" })));
-    if (found.base) head.append(node("th", "base", { scope: "col" }));
-    const top = document.createElement("thead");
-    top.append(head);
-    const body = document.createElement("tbody");
-    for (let member = 0; member < found.members; member += 1) {
-      const row = document.createElement("tr");
-      row.append(node("th", `member ${member + 1}`, { scope: "row" }));
-      for (let at = 0; at < depths; at += 1) row.append(cell(mine[member * depths + at]));
-      if (found.base) row.append(member === 0 ? cell(mine[columns - 1]) : node("td", ""));
-      body.append(row);
-    }
-    return [top, body];
+  }
+
+  /** What is kept of the source, then a row per group: weights summed, share of the change. */
+  function groupTable(mine, shares) {
+    const sum = (places) => places.reduce((total, place) => total + mine[place], 0);
+    const shifts = found.groups.some((group) => group.shifted.length > 0);
+    const kept = 1 - found.groups.reduce((total, group) => total + sum(group.own), 0);
+    const all = found.groups.flatMap((group) => [sum(group.own), sum(group.shifted)]);
+    const cell = tinted(Math.max(...[kept, ...all].map(Math.abs)));
+    const rows = found.groups.map((group, number) => row(group.title, [
+      cell(sum(group.own)),
+      ...(shifts ? [cell(group.shifted.length ? sum(group.shifted) : null)] : []),
+      node("td", Number.isNaN(shares[number]) ? "n/a" : percent(shares[number], 0))]));
+    const source = row("Source, kept",
+      [cell(kept), ...(shifts ? [node("td", "")] : []), node("td", "")]);
+    const heads = ["weight", ...(shifts ? ["shifted ¼ wave"] : []), "share of the change"];
+    return [heading("group", heads), part("tbody", [source, ...rows])];
+  }
+
+  /** The weights of a group's columns, laid out as its table says. */
+  function weightTable(layout, mine) {
+    const cell = tinted(Math.max(...mine.map(Math.abs)));
+    const rows = layout.rows.map(({ name, places }) =>
+      row(name, places.map((place) => cell(place === null ? null : mine[place]))));
+    return part("table", [heading(layout.title, layout.heads), part("tbody", rows)]);
   }
 
   function choose(row, column) {
@@ -160,10 +203,10 @@ function retentionMap(found) {
   });
   const pointed = (event) => {
     const box = canvas.getBoundingClientRect();
-    const part = (at, start, size, number) =>
+    const fraction = (at, start, size, number) =>
       Math.min(number - 1, Math.max(0, Math.floor(((at - start) / size) * number)));
-    choose(part(event.clientY, box.top, box.height, height),
-      part(event.clientX, box.left, box.width, width));
+    choose(fraction(event.clientY, box.top, box.height, height),
+      fraction(event.clientX, box.left, box.width, width));
   };
   map.addEventListener("pointermove", pointed);
   map.addEventListener("pointerdown", pointed);
