@@ -97,7 +97,8 @@ def contributions(ensemble: FittedEnsemble) -> list[Contribution]:
     """What each group of columns is worth, from sub-blocks of the sums; the most useful first.
 
     Partitions, penalties and shares are those that count most in the whole ensemble, and the error
-    is that of its verdict, so the numbers say what is lost at once, not what another fit would make of the rest.
+    is that of its verdict, so the numbers say what is lost at once, not what another fit would make
+    of the rest.
     """
     sums, columns = ensemble.needed_sums(), ensemble.columns
     groups = columns.groups()
