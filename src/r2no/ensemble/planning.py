@@ -130,7 +130,8 @@ def learning_curve(
     """Held-out error when fitting on 1, 2, ... blocks, each drawn ``repeats`` times.
 
     Partitions, penalties and shares are those that count most in the whole ensemble, so the curve
-    shows what the weights need, and is a little optimistic where few blocks would prefer coarser cells.
+    shows what the weights need, and is a little optimistic where few blocks would prefer coarser
+    cells.
     """
     sums, columns = ensemble.needed_sums(), ensemble.columns
     generator = torch.Generator().manual_seed(seed)
