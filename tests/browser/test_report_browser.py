@@ -245,7 +245,7 @@ def test_page_of_a_model_without_modules_works(page, folder):
     page.focus("#map")
     press(page, "ArrowRight")
     assert weights_shown(page) != before
-    page.click("#cell-details summary")
+    page.run("document.querySelector('#cell-details summary').click()")
     assert page.run("document.querySelector('#cell-details').open")
 
 
