@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from r2no import FourierCells
-from r2no.report import ReportData, collect, render
+from r2no.report import ReportData, collect, evaluate, render
 from r2no.report.cells import cells_json
-from r2no.report.colours import table
+from r2no.report.colours import group_colour, table
 from r2no.report.figures import example_pictures
 from r2no.report.packing import unpack
+from r2no.report.wording import in_order
 from tests.support import adapted as toy
 from tests.support.chromium import Page
 
@@ -32,7 +33,7 @@ def data() -> ReportData:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, data) -> Path:
-    """The page, and one whose weights differ by lead time."""
+    """The page; one of two lead times; one of shared ones; one without repair modules."""
     folder = tmp_path_factory.mktemp("report")
     (folder / "report.html").write_text(render(data))
     cells = FourierCells.polar((8, 12), radial=3, angular=2)
@@ -40,6 +41,10 @@ def folder(tmp_path_factory, data) -> Path:
         toy.by_hand(cells, 2, torch.Generator().manual_seed(0)), ["u", "v"], frames=4
     )
     (folder / "leads.html").write_text(render(replace(data, retention=leads)))
+    (folder / "published.html").write_text(render(collect(toy.model("published"))))
+    scored = evaluate(toy.instant(), toy.split(range(20, 22)))
+    instant = collect(toy.instant(), evaluation=scored, title="Toy, no module")
+    (folder / "instant.html").write_text(render(instant))
     (folder / "artifact.html").write_text(render(replace(data, evaluation=None)))
     return folder
 
@@ -85,6 +90,24 @@ def weights_shown(page: Page) -> list[list[str]]:
     )
 
 
+def number(text: str) -> float:
+    return float(text.replace("\u2212", "-"))
+
+
+def assert_groups_add_up(page: Page, found: dict, weights: np.ndarray) -> None:
+    """The first table: what is kept of the source, then the sum of each group's weights."""
+    rows = page.run(
+        "[...document.querySelectorAll('#cell-groups tbody tr')].map("
+        "(row) => [...row.children].map((cell) => cell.textContent))"
+    )
+    assert [row[0] for row in rows[1:]] == [group["title"] for group in found["groups"]]
+    own = [float(weights[group["own"]].sum()) for group in found["groups"]]
+    np.testing.assert_allclose([number(row[1]) for row in rows[1:]], own, atol=0.051)
+    np.testing.assert_allclose(number(rows[0][1]), 1 - sum(own), atol=0.051)
+    shares = [number(row[-1].removesuffix("\u00a0%")) for row in rows[1:]]
+    assert sum(shares) == pytest.approx(100, abs=len(shares))
+
+
 # -- retention map ------------------------------------------------------------------------------
 
 
@@ -100,11 +123,18 @@ def test_pointing_at_a_cell_shows_its_weights(page, data):
         page.hover("#map canvas", (column + 0.5) / width, (row + 0.5) / height)
         cell = int(plane[row, column])
         page.wait(f"document.querySelector('#map').dataset.cell === '{cell}'")
+        places = [row["places"] for table in found["tables"] for row in table["rows"]]
         shown = weights_shown(page)
-        assert [len(row) for row in shown] == [4, 4]  # depths 1..3 and the base column
-        flat = [*shown[0][:3], *shown[1][:3], shown[0][3]]
-        values = [float(text.replace("\u2212", "-")) for text in flat]
+        assert [len(row) for row in shown] == [len(row) for row in places]
+        known = {
+            place: number(text)
+            for row, texts in zip(places, shown, strict=True)
+            for place, text in zip(row, texts, strict=True)
+            if place is not None
+        }
+        values = [known[place] for place in range(weights.shape[-1])]
         np.testing.assert_allclose(values, weights[0, 0, cell], atol=0.051)
+        assert_groups_add_up(page, found, weights[0, 0, cell])
         low, high = found["cells"][cell]["radius"]
         summary = page.text("#cell-summary")
         assert f"Radius {float(f'{low:.3g}'):g} to {float(f'{high:.3g}'):g}" in summary
@@ -154,11 +184,18 @@ def test_channel_of_the_map_changes_colours_and_weights(page):
 def test_quantity_of_the_map_changes_colours_and_scale(page):
     pictures, scales = [], []
     page.focus("#map-value")
+    shown = "document.querySelector('#map-scale').getClientRects().length > 0"
+    legend = "document.querySelector('#map-groups').getClientRects().length > 0"
+    groups = pixels(page, "#map canvas")
+    assert (page.run(shown), page.run(legend)) == (False, True)
+    press(page, "ArrowDown")
     for value in ("gain", "change", "share"):
         page.wait(f"document.querySelector('#map-value').value === '{value}'")
         pictures.append(pixels(page, "#map canvas"))
+        assert (page.run(shown), page.run(legend)) == (True, False)
         scales.append((page.text("#map-low"), page.text("#map-high")))
         press(page, "ArrowDown")
+    assert (groups != pictures[0]).any()
     assert (pictures[0] != pictures[1]).any()
     assert (pictures[1] != pictures[2]).any()
     assert scales[0][0].startswith("\u2212")
@@ -166,16 +203,50 @@ def test_quantity_of_the_map_changes_colours_and_scale(page):
 
 
 def test_lead_time_is_offered_only_where_weights_depend_on_it(page, folder):
+    page.open(f"file://{folder}/published.html")
     assert page.run("document.querySelector('#map-lead-label').hidden")
     page.open(f"file://{folder}/leads.html")
     assert not page.run("document.querySelector('#map-lead-label').hidden")
     options = page.run("[...document.querySelectorAll('#map-lead option')].map((o) => o.text)")
-    assert options == ["frames 1 to 2", "frames 3 to 4"]
+    assert options == ["all forecast frames", "frames 1 to 2", "frames 3 to 4"]
     before, picture = weights_shown(page), pixels(page, "#map canvas")
     page.focus("#map-lead")
     press(page, "ArrowDown")
     assert weights_shown(page) != before
     assert (pixels(page, "#map canvas") != picture).any()
+
+
+def test_first_map_shows_the_leading_groups(page, data):
+    found = data.retention
+    plane = np.frombuffer(base64.b64decode(found["plane"]["data"]), "<u2")
+    plane = plane.reshape(found["plane"]["shape"])
+    shown = pixels(page, "#map canvas")
+    down, across = (shown.shape[n] // plane.shape[n] for n in (0, 1))
+    inked = 0
+    for row in range(plane.shape[0]):
+        for column in range(plane.shape[1]):
+            cell = int(plane[row, column])
+            if cell == int(page.run("document.querySelector('#map').dataset.cell")):
+                continue  # under the outline
+            colour = group_colour(int(found["leading"][0][0][cell]))
+            middle = shown[row * down + down // 2, column * across + across // 2, :3]
+            inked += bytes(middle.tolist()).hex() == colour[1:]
+    assert inked > 0.9 * plane.size - 20  # pixels at the outline are covered
+
+
+def test_page_of_a_model_without_modules_works(page, folder):
+    page.open(f"file://{folder}/instant.html")
+    assert "no repair module" in page.text("#no-depths")
+    rows = page.run(
+        "[...document.querySelectorAll('#cell-groups tbody th')].map((e) => e.textContent)"
+    )
+    assert rows == ["Source, kept", "Recall", "Mean field", "Pretrained operator", "Damping"]
+    before = weights_shown(page)
+    page.focus("#map")
+    press(page, "ArrowRight")
+    assert weights_shown(page) != before
+    page.run("document.querySelector('#cell-details summary').click()")
+    assert page.run("document.querySelector('#cell-details').open")
 
 
 # -- fields -------------------------------------------------------------------------------------
@@ -305,7 +376,7 @@ def readouts(page: Page) -> list[str]:
 
 def test_headings_sort_the_scores(page, data):
     scores = {name: row["rmse"] for name, row in data.evaluation.scores.items()}
-    assert readouts(page) == list(scores)
+    assert readouts(page) == in_order(scores)
     heading = "#score-table th:nth-child(3)"
     page.click(f"{heading} button")
     assert readouts(page) == sorted(scores, key=lambda name: scores[name])
@@ -332,9 +403,9 @@ def test_tab_reaches_every_control(page):
 
 
 def test_details_open(page):
-    page.click("#retention details summary")
-    assert page.run("document.querySelector('#retention details').open")
-    assert "Orientation" in page.text("#retention details")
+    page.click("#retention > details summary")
+    assert page.run("document.querySelector('#retention > details').open")
+    assert "Orientation" in page.text("#retention > details")
 
 
 def test_every_control_and_picture_has_a_name(page):
@@ -378,7 +449,7 @@ def test_page_without_script_shows_pictures_and_no_dead_controls(page, folder):
     finally:
         page.send("Emulation.setScriptExecutionDisabled", value=False)
     assert controls == 0
-    assert pictures == 2 + 1 + 5 + 2  # maps and scale; panes and scales
+    assert pictures == 2 * 2 + 1 + 5 + 2  # maps and scale; panes and scales
 
 
 def test_pictures_of_the_page_differ_where_they_should(page, folder, tmp_path):
@@ -398,6 +469,8 @@ def test_pictures_of_the_page_differ_where_they_should(page, folder, tmp_path):
     page.open(f"file://{folder}/report.html")
     static = page.picture(place / "no-script.png")
     page.send("Emulation.setScriptExecutionDisabled", value=False)
-    pictures = (light, dark, printed, narrow, static)
+    page.open(f"file://{folder}/instant.html")
+    instant = page.picture(place / "instant.png")
+    pictures = (light, dark, printed, narrow, static, instant)
     assert len(set(pictures)) == len(pictures)
     assert min(len(picture) for picture in pictures) > 50_000

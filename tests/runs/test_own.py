@@ -172,6 +172,7 @@ def test_gappy_file_and_an_fno_of_neuraloperator_need_one_file_and_one_command(
     model = library.load("run/model.r2no", trust_source=True)
     assert model.verdict is not None
     said = {"deploy": "Deploy the adapted model", "keep the source": "Keep the source"}
+    assert model.verdict.decision in said
     (other,) = set(said) - {model.verdict.decision}
     run("report", "run/model.r2no", "--out", "again.html")
     for page in (folder / "run" / "report.html", Path("again.html")):

@@ -126,6 +126,53 @@ def test_second_run_reuses_the_work_and_gives_the_same_bytes(demo):
     assert trained(out) == stamps
 
 
+def test_demo_says_what_helped_and_what_is_there_at_once(demo):
+    out, _, run = demo
+    words = " ".join(run.output.split())
+    results = json.loads((out / "results.json").read_text())
+    assert {part["group"] for part in results["contributions"]} == {
+        "repair",
+        "recall",
+        "mean",
+        "pretrained",
+        "base",
+    }
+    assert "What helped?" in words
+    assert words.index("│ r2no_m0") < words.index("│ irno_final") < words.index("│ r2no_m2")
+    for name in ("r2no_m0", "r2no_m2"):
+        verdict = results["ensembles"][name]["verdict"]
+        assert f"{name}: {verdict['decision']}: RMSE {100 * abs(verdict['gain']):.1f} %" in words
+
+
+def test_published_row_is_the_papers_method(demo):
+    """All depths, no free columns, one group of lead time; on the modules of the demo."""
+    results = json.loads((demo[0] / "results.json").read_text())
+    row = results["ensembles"]["r2no_published"]
+    assert (row["radial"], row["angular"], row["nested"]) == (128, 16, None)
+    assert row["columns"] == 2 * 3 + 1
+    assert row["lead_groups"] == 1
+    assert results["ensembles"]["r2no_m2"]["columns"] > row["columns"]
+
+
+def test_demo_without_modules(demo, monkeypatch):
+    out, _, _ = demo
+    none = DemoSettings(quick=True).adapt().model_copy(update={"members": 0})
+    monkeypatch.setattr(DemoSettings, "adapt", lambda _: none)
+    arguments = ["demo", "--quick", "--members", "0", "--out", str(out / "instant")]
+    run = CliRunner().invoke(app, arguments)
+    assert run.exit_code == 0, run.output
+    found = json.loads((out / "instant" / "results.json").read_text())
+    assert set(found["readouts"]) == {"persistence", "mean", "pretrained", "source", "r2no_m0"}
+    assert found["best_depth"] is None
+    assert len(trained(out / "instant")) == 2  # the source's
+    assert not (out / "instant" / "depth_by_band.png").exists()
+    shown = CliRunner().invoke(app, ["inspect", str(out / "instant" / "wake.r2no"), "--json"])
+    columns = json.loads(shown.output)["columns"]
+    assert list(columns) == ["recall", "mean", "pretrained", "base"]
+    assert "5 frames" in columns["recall"]
+    assert "included" in columns["pretrained"]
+
+
 def test_unknown_backbone_gets_the_nearest_name(tmp_path):
     arguments = ["demo", "--quick", "--backbone", "fnoo", "--out", str(tmp_path)]
     run = CliRunner().invoke(app, arguments)

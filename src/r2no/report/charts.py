@@ -121,7 +121,7 @@ def bar_chart(bars: Sequence[Bar], axes: Axes) -> Markup:
         top = 40 * number
         start, end = sorted((across(0), across(bar.value)))
         words = escape(f"{bar.label}: {bar.words}")
-        parts.append(f'<text x="12" y="{top + 15}">{words}</text>')
+        parts.append(f'<text x="18" y="{top + 15}">{words}</text>')
         style = "s2" if bar.value >= 0 else "s1"
         parts.append(
             f'<path class="bar {style}" d="M{start:.1f} {top + 21}H{end:.1f}v14H{start:.1f}Z"/>'

@@ -229,6 +229,8 @@ def _results(
             "radial": ensemble.cells.radial,
             "angular": ensemble.cells.angular,
             "occupied_cells": int(ensemble.cells.occupied.sum()),
+            "columns": ensemble.columns.number,
+            "lead_groups": ensemble.plan.lead_groups,
             "ridge": ensemble.ridge,
             "nested": None if ensemble.nested is None else ensemble.nested.decisions(),
             "verdict": None if ensemble.nested is None else asdict(ensemble.nested.verdict),
