@@ -321,7 +321,7 @@ def test_budget_ends_at_the_whole_fit_less_its_folds_variance(model):
     ensemble = model.ensemble
     options = {"leads": ensemble.plan.lead_groups, "rivals": ensemble.columns.rivals}
     fits = [
-        refit_chains(ensemble.sums.total(fit), ensemble.cells, ensemble.nested.chains, **options)
+        refit_chains(ensemble.sums.total(fit), ensemble.cells, ensemble.nested.main, **options)
         for fit, _ in ensemble.folds
     ]
     mean = sum(fits) / len(fits)

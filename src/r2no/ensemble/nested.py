@@ -91,6 +91,13 @@ class NestedFit:
         """The chain that counts most; an empty one if the source alone counts."""
         return self.chains[0] if self.chains else Chain((), (), 0.0)
 
+    @property
+    def main(self) -> tuple[Chain, ...]:
+        """The three chains that count most, standing for the others too: enough to compare by."""
+        first = self.chains[:3]
+        factor = sum(c.share for c in self.chains) / (sum(c.share for c in first) or 1.0)
+        return tuple(replace(chain, share=factor * chain.share) for chain in first)
+
     def decisions(self) -> dict[str, Any]:
         """What was decided, JSON-able."""
         return {

@@ -57,7 +57,7 @@ def cost_curve(ensemble: FittedEnsemble) -> list[BudgetPoint]:
     """Held-out error against evaluations, for every number of members and every depth.
 
     Without members there are only the columns that cost nothing. Partitions, penalties and shares
-    are those of the whole ensemble; the error is that of its verdict.
+    are those that count most in the whole ensemble; the error is that of its verdict.
     """
     columns, sums = ensemble.columns, ensemble.needed_sums()
     points = []
@@ -96,8 +96,9 @@ class Contribution:
 def contributions(ensemble: FittedEnsemble) -> list[Contribution]:
     """What each group of columns is worth, from sub-blocks of the sums; the most useful first.
 
-    Partitions, penalties and shares are those of the whole ensemble, and the error is that of its
-    verdict, so the numbers say what is lost at once, not what another fit would make of the rest.
+    Partitions, penalties and shares are those that count most in the whole ensemble, and the error
+    is that of its verdict, so the numbers say what is lost at once, not what another fit would make
+    of the rest.
     """
     sums, columns = ensemble.needed_sums(), ensemble.columns
     groups = columns.groups()
@@ -128,8 +129,9 @@ def learning_curve(
 ) -> list[LearningPoint]:
     """Held-out error when fitting on 1, 2, ... blocks, each drawn ``repeats`` times.
 
-    Partitions, penalties and shares are those of the whole ensemble, so the curve shows what the
-    weights need, and is a little optimistic where few blocks would prefer coarser cells.
+    Partitions, penalties and shares are those that count most in the whole ensemble, so the curve
+    shows what the weights need, and is a little optimistic where few blocks would prefer coarser
+    cells.
     """
     sums, columns = ensemble.needed_sums(), ensemble.columns
     generator = torch.Generator().manual_seed(seed)
@@ -171,7 +173,7 @@ def _held_out(
     if ensemble.nested is not None:
         leads, rivals = ensemble.plan.lead_groups, columns.rivals
         search = ChainSearch(part, folds, ensemble.cells, (), leads=leads, rivals=rivals)
-        after = float(search.errors_of(ensemble.nested.chains, fitted).sum())
+        after = float(search.errors_of(ensemble.nested.main, fitted).sum())
     else:
         after = 0.0
         for groups_of_fold, (_, score) in zip(fitted, folds, strict=True):
