@@ -113,6 +113,7 @@ def _amount(data: ReportData) -> str:
 
 
 def _tested(evaluation: Evaluation) -> str:
+    """What the scores of a split say, against the source and the best that needs no adaptation."""
     source = evaluation.scores[evaluation.roles["source"]]["rmse"]
     adapted = evaluation.scores[evaluation.roles["r2no"]]["rmse"]
     where = (
