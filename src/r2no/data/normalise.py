@@ -98,6 +98,8 @@ class Moments:
     spread: Float[Tensor, " channel"]
     peak: Float[Tensor, " channel"]
 
+    __repr__ = brief_repr
+
     @classmethod
     def of(cls, values: Float[Tensor, "*axes channel"], mask: Tensor | None = None) -> "Moments":
         """Moments of the values, or of those where the mask is True."""
