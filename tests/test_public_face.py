@@ -104,6 +104,7 @@ def _of_the_ensemble(model: Any) -> list[Any]:
         ensemble.SpectralEnsemble(fitted.cells),
         ensemble.ColumnSpectra(field, field, columns, fitted.cells, **kept),
         *(model.cost_curve()[0], model.learning_curve(repeats=1)[0], ensemble.retention(fitted)),
+        model.contributions()[0],
         fitted.compose(torch.zeros(1, 4, 8, 12, 2)),
         ensemble.FitBatch(field, field[None, None], field),
         ensemble.halves(adapted.split(range(4)).origins, horizon=4),
