@@ -102,6 +102,8 @@ def test_config_leads_to_an_artifact_with_scores_and_a_forecast(folder: Path) ->
     assert model.verdict.gain > 0.1
     assert summary["verdict"] == str(model.verdict)
     assert str(model.verdict) in " ".join(said.split())
+    assert "What helped?" in said
+    assert {part["group"] for part in summary["contributions"]} >= {"repair", "recall", "mean"}
     assert model.fields.channels == ("u", "v")
     assert model.fields.units == ("m/s", "m/s")
     with pytest.raises(ConfigError, match="trust_source"):

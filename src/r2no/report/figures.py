@@ -43,8 +43,8 @@ def _interval(name: str, ends: tuple[float | None, ...]) -> Markup:
         f"RMSE below that of {named(name)} (%)",
         "",
     )
-    value, low, high = known
-    return interval_chart(value, low, high, axes)
+    gain, low, high = known
+    return interval_chart(gain, low, high, axes)
 
 
 def contributions(parts: list[dict[str, Any]]) -> Markup:
