@@ -103,7 +103,9 @@ def assert_groups_add_up(page: Page, found: dict, weights: np.ndarray) -> None:
     assert [row[0] for row in rows[1:]] == [group["title"] for group in found["groups"]]
     own = [float(weights[group["own"]].sum()) for group in found["groups"]]
     np.testing.assert_allclose([number(row[1]) for row in rows[1:]], own, atol=0.051)
-    np.testing.assert_allclose(number(rows[0][1]), 1 - sum(own), atol=0.051)
+    taken = sum(w for w, group in zip(own, found["groups"], strict=True) if group["replaces"])
+    np.testing.assert_allclose(number(rows[0][1]), 1 - taken, atol=0.051)
+    assert [g["name"] for g in found["groups"] if not g["replaces"]] == ["repair"]
     shares = [number(row[-1].removesuffix("\u00a0%")) for row in rows[1:]]
     assert sum(shares) == pytest.approx(100, abs=len(shares))
 

@@ -10,13 +10,18 @@ SHIFTED = "shifted ¼ wave"
 
 
 def group_rows(columns: Columns) -> list[dict[str, Any]]:
-    """Every group: its words, and the places of its columns and of their quadrature partners."""
+    """Every group: its words, and the places of its columns and of their quadrature partners.
+
+    A group ``replaces`` the source by as much as its weights say; repairs are the source, moved a
+    little, so that large weights on them take nothing of it away.
+    """
     rows = []
     for name, places in columns.groups().items():
         title, note = group_name(name)
         shifted = [place for place in places if columns.labels[place].startswith(PARTNER)]
         own = [place for place in places if place not in shifted]
-        rows.append({"name": name, "title": title, "note": note, "own": own, "shifted": shifted})
+        row = {"name": name, "title": title, "note": note, "own": own, "shifted": shifted}
+        rows.append({**row, "replaces": name != REPAIR})
     return rows
 
 

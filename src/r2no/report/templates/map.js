@@ -155,7 +155,8 @@ function retentionMap(found) {
   function groupTable(mine, shares) {
     const sum = (places) => places.reduce((total, place) => total + mine[place], 0);
     const shifts = found.groups.some((group) => group.shifted.length > 0);
-    const kept = 1 - found.groups.reduce((total, group) => total + sum(group.own), 0);
+    const replacing = found.groups.filter((group) => group.replaces);
+    const kept = 1 - replacing.reduce((total, group) => total + sum(group.own), 0);
     const all = found.groups.flatMap((group) => [sum(group.own), sum(group.shifted)]);
     const cell = tinted(Math.max(...[kept, ...all].map(Math.abs)));
     const rows = found.groups.map((group, number) => row(group.title, [
