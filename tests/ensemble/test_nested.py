@@ -298,6 +298,8 @@ def test_verdict_is_over_the_best_that_needs_no_adaptation():
     assert found.gain == pytest.approx(1 - math.sqrt(1.1 / 2))
     assert "above persistence" in str(found)
     assert "within this recording" in str(found)
+    older = judge(gains, before, rival=rival, name="recall:4")
+    assert older.decision == "keep the last frame but 3"
     apart = judge(gains, before, rival=rival, name="recall:1", units=[0, 0, 0, 1, 1, 2])
     assert (apart.blocks, apart.within) == (3, False)
     assert apart.gain == pytest.approx(found.gain)

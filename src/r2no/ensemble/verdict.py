@@ -58,6 +58,8 @@ class Verdict:
 
 def readable(name: str) -> str:
     """A forecast's name for people."""
+    if name.startswith("recall:") and name != "recall:1":
+        return f"last frame but {int(name.removeprefix('recall:')) - 1}"
     return {"recall:1": "persistence", "mean": "mean field"}.get(name, name)
 
 
