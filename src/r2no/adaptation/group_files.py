@@ -25,6 +25,8 @@ from r2no.errors import ConfigError, FingerprintError
 from r2no.operators.packing import check_describable, describe_source, load_source, save_source
 from r2no.training import same_answer
 
+_MOST_FRAMES = 100_000  # more are taken for damage
+
 
 def check_included(groups: Sequence[ColumnGroup]) -> None:
     """Refuse operators that cannot come along, before anything is written."""
@@ -64,6 +66,24 @@ def group_tensors(
             found = dict(group.forecasts(probe, answer))
             tensors |= {f"column.{label}": value.contiguous() for label, value in found.items()}
     return tensors
+
+
+def is_described(groups: Any) -> bool:
+    """Whether this is a list of groups as :func:`save_groups` describes them."""
+    return isinstance(groups, list) and all(_is_group(content) for content in groups)
+
+
+def _is_group(content: Any) -> bool:
+    if not isinstance(content, dict) or not isinstance(content.get("name"), str):
+        return False
+    kind, labels = content.get("kind"), content.get("labels")
+    if kind == "recall":
+        frames = content.get("frames")
+        return type(frames) is int and 0 < frames < _MOST_FRAMES and "partners" in content
+    if kind == "operator" and not isinstance(content.get("operator"), dict):
+        return False
+    plain = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
+    return kind == "mean" or (kind in ("given", "operator") and plain)
 
 
 def group_labels(described: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from r2no import checks, storage
 from r2no._types import PathLike
 from r2no.adaptation.config import AdaptSettings
-from r2no.adaptation.group_files import group_labels
+from r2no.adaptation.group_files import group_labels, is_described
 from r2no.data.window import Fields
 from r2no.ensemble import DepthErrors, FittedEnsemble, Verdict
 from r2no.errors import FileDamagedError, FileMissingError, FingerprintError, R2NOError
@@ -260,6 +260,8 @@ def _check_parts(path: Path, manifest: dict[str, Any]) -> None:
     for part in ("settings", "fields", "source", "provenance", "files"):
         if not isinstance(manifest.get(part), dict):
             raise FileDamagedError(f"`{path}` has no `{part}`. Restore it from a copy.")
+    if not is_described(manifest.get("groups", [])):
+        raise FileDamagedError(f"`{path}` has `groups` that are none. Restore it from a copy.")
     files, members = manifest["files"], manifest["settings"].get("members")
     needed = {"ensemble.safetensors", "context.safetensors"}
     if type(members) is int and 0 < members <= len(files):

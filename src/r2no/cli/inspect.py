@@ -8,7 +8,8 @@ import typer
 from rich.text import Text
 
 from r2no import backbones, storage
-from r2no.adaptation.stored import is_intact, read_manifest
+from r2no.adaptation.config import AdaptSettings
+from r2no.adaptation.stored import is_intact, read_manifest, understood
 from r2no.cli import options
 from r2no.cli.app import app, console, shown
 from r2no.data import open as open_data
@@ -118,21 +119,23 @@ def _artifact(folder: Path) -> dict[str, Any]:
         name: "intact" if is_intact(folder / name, expected) else "missing or changed"
         for name, expected in manifest["files"].items()
     }
-    return {"folder": str(folder), **manifest, "columns": _columns(manifest), "files": files}
+    with understood(folder):
+        columns = _columns(manifest)
+    return {"folder": str(folder), **manifest, "columns": columns, "files": files}
 
 
 def _columns(manifest: dict[str, Any]) -> dict[str, str]:
     """What the cells of an artifact combine, by group, in words."""
-    settings = manifest["settings"]
-    chosen, members = settings["ensemble"], settings["members"]
+    settings = AdaptSettings(**manifest["settings"])
+    chosen, members = settings.ensemble, settings.members
     found = {}
     if members:
-        depths = chosen.get("depths") or "auto"
+        depths = chosen.depths
         which = "all" if depths == "auto" else ", ".join(map(str, depths))
         found["repair"] = f"{members} module{'s' * (members > 1)}, depths {which}"
     for group in manifest.get("groups", []):
         found[group["name"]] = _group(group)
-    return found | ({"base": "the source itself, rescaled"} if chosen["base_column"] else {})
+    return found | ({"base": "the source itself, rescaled"} if chosen.base_column else {})
 
 
 def _group(group: dict[str, Any]) -> str:
