@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support.adapting import SETTINGS, Source
+from tests.support.ensembles import refit_chains
 from tests.support.waves import travelling_wave
 
 import r2no
@@ -16,7 +17,6 @@ from r2no.adaptation import (
 )
 from r2no.data import ArrayWindows, collate
 from r2no.ensemble import FittedEnsemble, quadratic_error
-from r2no.ensemble.chains import refit_chains
 from r2no.errors import (
     ConfigError,
     EmptySplitError,

@@ -6,11 +6,11 @@ import torch
 
 from r2no import FourierCells, SpectralEnsemble
 from r2no.ensemble import FitBatch, NestedFit, quadratic_error, solve_nested
-from r2no.ensemble.chains import Chain, refit_chains
+from r2no.ensemble.chains import Chain
 from r2no.ensemble.ridge import scaled_ridge
 from r2no.ensemble.verdict import judge
 from r2no.errors import ConfigError, EmptySplitError
-from tests.support.ensembles import problem
+from tests.support.ensembles import problem, refit_chains
 from tests.support.rounding import other_rounding
 
 GRID = (12, 14)
@@ -127,7 +127,7 @@ def test_infinite_penalties_leave_the_source_at_every_level():
     model = nested(structured(0, 12, 0.3))
     fit = solve_nested(model.sums_, FOLDS, CELLS, grid=(math.inf,))
     assert fit.chains == ()
-    assert fit.leading == Chain((), (), 0.0)
+    assert fit.main == ()
     assert torch.equal(fit.weights, torch.zeros_like(fit.weights))
     torch.testing.assert_close(fit.gains, torch.zeros_like(fit.gains), rtol=0, atol=1e-9)
     assert fit.verdict.decision == "keep the source"
@@ -150,7 +150,7 @@ def test_held_out_gains_are_those_of_fits_without_the_block():
     model = nested(data, FourierCells.single(GRID))
     cells = model.cells
     found = solve_nested(model.sums_, FOLDS, cells, grid=(1e-3,))
-    chain = replace(found.leading, share=1.0)
+    chain = replace(found.chains[0], share=1.0)
     fits = [refit_chains(model.sums_.total(fit), cells, [chain]) for fit, _ in FOLDS]
     mean = sum(fits) / len(fits)
     parts = []

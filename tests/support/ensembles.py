@@ -2,6 +2,8 @@
 
 import torch
 
+from r2no.ensemble.chains import ChainSearch
+
 
 def problem(seed=0, grid=(6, 7), windows=5, members=2, depths=3, channels=3, frames=2):
     """A source and iterates that carry some information about the target, in float64."""
@@ -25,3 +27,8 @@ def problem(seed=0, grid=(6, 7), windows=5, members=2, depths=3, channels=3, fra
         ]
     )
     return source, iterates, target
+
+
+def refit_chains(sums, finest, chains, *, leads=1, rivals=None):
+    """The mean of given chains, fitted on the total of ``sums``; on the finest cells."""
+    return ChainSearch(sums, (), finest, (), leads=leads, rivals=rivals).refit(chains)

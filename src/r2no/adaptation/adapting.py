@@ -184,7 +184,8 @@ class _Task:
     ) -> float:
         """How much recordings differ, where the fit split has too few of them to tell."""
         few = _recordings(self._train, self._fit)
-        if few is None or few >= ENOUGH_RECORDINGS or not groups:
+        published = settings.ensemble.cells == "published"  # which keeps all of its weights
+        if published or few is None or few >= ENOUGH_RECORDINGS or not groups:
             return 1.0
         cache = self._cached("train", settings)
         return variation(

@@ -86,10 +86,10 @@ def fit_ensemble(
         centred = chosen.cells != "published"
         columns = columns_of(groups, settings, members=len(loops.modules), centred=centred)
         cells, leads = partition(chosen, fields, columns, blocks=number)
-        plan = _plan(chosen, fields, columns, leads)
+        plan = replace(_plan(chosen, fields, columns, leads), variation=variation)
     else:
         columns, cells, plan = like.columns, like.cells, like.plan
-    plan = replace(plan, recordings=recordings, variation=variation)
+    plan = replace(plan, recordings=recordings)
     if plan.ridge == "nested":
         plan = replace(plan, units=_units(fit, held_out))
     if exponents is None:

@@ -290,15 +290,3 @@ def _stepped(
     gram, rhs = moments[..., :-1, :-1].contiguous(), moments[..., :-1, -1]
     left = rhs - torch.bmm(gram, parents.permute(1, 2, 0)).permute(2, 0, 1)
     return parents[:, None] + scaled_ridge(gram, left, grid)
-
-
-def refit_chains(
-    sums: GramSums,
-    finest: FourierCells,
-    chains: Sequence[Chain],
-    *,
-    leads: int = 1,
-    rivals: Mapping[str, int] | None = None,
-) -> Float[Tensor, "cell channel column"]:
-    """The mean of given chains, fitted on the total of ``sums``; on the finest cells."""
-    return ChainSearch(sums, (), finest, (), leads=leads, rivals=rivals).refit(chains)

@@ -87,11 +87,6 @@ class NestedFit:
         return kept
 
     @property
-    def leading(self) -> Chain:
-        """The chain that counts most; an empty one if the source alone counts."""
-        return self.chains[0] if self.chains else Chain((), (), 0.0)
-
-    @property
     def main(self) -> tuple[Chain, ...]:
         """The three chains that count most, standing for the others too: enough to compare by."""
         first = self.chains[:3]
