@@ -1,13 +1,14 @@
 """Little data: everything r2no composes against everything it could keep, on measured frames.
 
     python -m validation.little_data FRAMES [--systems cylinder combustion] [--backbones fno unet]
-        [--strides 2 1] [--seeds 0 1] [--out FOLDER]
+        [--strides 2 1] [--seeds 0 1] [--starts] [--out FOLDER]
 
 FRAMES is a folder with SYSTEM.npz for each system: arrays `real` and `numerical` (time, height,
 width) and `scale`; not shipped with r2no. Frames 0-149 train, 150-224 fit, 225 on test; windows of
 10 + 10 frames. Each source is pretrained on the simulated frames
 and finetuned on the measured ones, then three repair modules are trained. Work is kept under --out
-and goes on where it stopped. Columns M = 0, 1, 3 are the default of `adapt`.
+and goes on where it stopped. Columns M = 0, 1, 3 are the default of `adapt`. With --starts another
+table follows: repair loops from the instant forecast against those from the source.
 
 Exits with 1 unless in every case each of them is within 0.5 % of the best of source, persistence,
 mean field, pretrained operator, IRNO at the selected depth, global combination, published cells and
@@ -36,8 +37,10 @@ from r2no.adaptation import (
     score_readouts,
 )
 from r2no.adaptation.groups import MeanField
+from r2no.adaptation.minutes import held_out_error
 from r2no.data import ArrayWindows
 from r2no.progress import Reporter
+from r2no.settings import changed
 from r2no.training import Persistence, PhysicalOperator, TrainSettings, train_operator
 from r2no.training.backbone import fit_normalisers
 
@@ -91,14 +94,17 @@ def operators(folder, system, backbone, stride, seed, out):
     return splits, *trained, work
 
 
-def case(folder, system, backbone, stride, seed, out):
-    """Scores of every readout, RMSE on the test frames, and the models' verdicts by members."""
+def case(folder, system, backbone, stride, seed, out, starts):
+    """Scores of every readout, RMSE on the test frames, and the models' verdicts by members.
+
+    With ``starts``, by start of the loops, held-out error over the source's and test RMSE follow.
+    """
     (train, fit, test), pretrained, source, work = operators(
         folder, system, backbone, stride, seed, out
     )
     repair = RepairSettings(width=8, depth=3, train=settings(2e-3, seed, 1e-5, **REPAIR))
 
-    def adapted(**ensemble):
+    def adapted(start="source", **ensemble):
         return adapt(
             source,
             train,
@@ -106,7 +112,7 @@ def case(folder, system, backbone, stride, seed, out):
             settings=AdaptSettings(
                 members=3,
                 seed=42 + 100 * seed,
-                repair=repair,
+                repair=changed(repair, start=start),
                 ensemble=EnsembleSettings(**ensemble),
             ),
             normalisers=(source.history_normaliser, source.target_normaliser),
@@ -129,7 +135,21 @@ def case(folder, system, backbone, stride, seed, out):
     errors["irno"], errors["global"] = errors["irno_selected"], printed["global"]["rmse"]
     fitted = {0: ours["r2no_m0"], 1: ours["r2no_m1"], 3: ours["r2no_m3"]}
     published = {0: None, 1: printed["r2no_m1"]["rmse"], 3: printed["r2no_m3"]["rmse"]}
-    return errors, published, {m: (errors[f"r2no_m{m}"], e.verdict) for m, e in fitted.items()}
+    compared = {"source": (held_out_error(model), errors["r2no_m3"])}
+    if starts:
+        other = adapted("instant")
+        compared["instant"] = (held_out_error(other), other.evaluate(test)["rmse"])
+    ours = {m: (errors[f"r2no_m{m}"], e.verdict) for m, e in fitted.items()}
+    return errors, published, ours, compared
+
+
+def tell_starts(compared):
+    """Print the comparison of starts."""
+    print("\nLoops of three modules by start: held-out RMSE over the source's, test RMSE\n")
+    print("| case | from the source | from the instant forecast |\n|---|---|---|")
+    for place, found in compared.items():
+        shown = (f"{held:.4f}, {test:.5f}" for held, test in found.values())
+        print(f"| {place} | {' | '.join(shown)} |")
 
 
 def main():
@@ -140,18 +160,19 @@ def main():
     parser.add_argument("--strides", nargs="+", type=int, default=[2, 1])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--out", type=Path, default=Path("out/little-data"))
+    parser.add_argument("--starts", action="store_true")
     arguments = parser.parse_args()
     print(f"{datetime.date.today()}, {platform.machine()}, torch {torch.__version__}\n")
     print("| system | source | stride | seed | M | " + " | ".join(RIVALS) + " | r2no | verdict |")
     print("|" + "---|" * (7 + len(RIVALS)))
-    held, ratios = True, {system: [] for system in arguments.systems}
+    held, compared, ratios = True, {}, {system: [] for system in arguments.systems}
     grid = (arguments.strides, arguments.backbones, arguments.systems, arguments.seeds)
     for stride, backbone, system, seed in itertools.product(*grid):
-        errors, published, ours = case(
-            arguments.frames, system, backbone, stride, seed, arguments.out
+        place = f"{system}-{backbone}-{stride}-{seed}"
+        errors, published, ours, compared[place] = case(
+            arguments.frames, system, backbone, stride, seed, arguments.out, arguments.starts
         )
         for members, (error, verdict) in ours.items():
-            place = f"{system}-{backbone}-{stride}-{seed}"
             known = {**errors, "source": errors.get("source", errors.get("finetuned"))}
             known["published"] = published[members]
             known["before"] = BEFORE.get(f"{place}-{members}")
@@ -169,6 +190,8 @@ def main():
                 f"{error:.5f}{mark} | {verdict} |",
                 flush=True,
             )
+    if arguments.starts:
+        tell_starts(compared)
     print(f"\nevery case within 0.5 % of the best: {held}")
     for system, values in ratios.items():
         if values:

@@ -50,7 +50,7 @@ def test_no_time_leaves_the_instant_model():
 def test_sizes_fit_the_time(monkeypatch):
     monkeypatch.setattr(within, "step_seconds", lambda settings, train: settings.repair.width / 100)
     settings = r2no.AdaptSettings()
-    assert fitting(1e6, settings, TRAIN) == Size(3, 32, 1200)
+    assert fitting(1e6, settings, TRAIN) == Size(3, 32, 1200, both=True)
     assert fitting(120, settings, TRAIN) == Size(1, 32, 225)
     short = fitting(20, settings, TRAIN)
     assert (short.members, short.width) == (1, 8)

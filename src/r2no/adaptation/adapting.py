@@ -16,11 +16,12 @@ from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.carrying import variation
 from r2no.adaptation.columns import free_groups, resolved
 from r2no.adaptation.config import AdaptSettings
-from r2no.adaptation.fitting import check_adaptable, fit_ensemble
-from r2no.adaptation.groups import ColumnGroup, further_operators
+from r2no.adaptation.fitting import can_part, check_adaptable, fit_ensemble
+from r2no.adaptation.groups import INSTANT, ColumnGroup, further_operators
 from r2no.adaptation.loops import RepairLoops
-from r2no.adaptation.minutes import DEFAULT_MINUTES, adapt_within
+from r2no.adaptation.minutes import DEFAULT_MINUTES, adapt_within, held_out_error
 from r2no.adaptation.model import AdaptedModel, versions
+from r2no.adaptation.starts import STARTS, Instant, StartCache, instant
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Windows, batches
 from r2no.ensemble.nested import ENOUGH_RECORDINGS
@@ -125,6 +126,7 @@ def adapt(
             settings,
             train,
             adapt=task.adapted,
+            starts=task.starts,
             improved=improved or (lambda model: None),
             work=work,
             reporter=reporter,
@@ -149,12 +151,42 @@ class _Task:
         probe = next(iter(batches(train, 1)))[1].history
         self._frozen = _Frozen(source, probe, train.fields.target_shape)
         self._groups: tuple[ColumnGroup, ...] | None = None
+        self._start: Instant | None = None
 
     def adapted(self, settings: AdaptSettings) -> AdaptedModel:
+        """The model of these settings; both starts of the loops are tried if they say so."""
+        if settings.repair.start != "held_out" or not settings.members:
+            return self._adapted(settings)
+        starts = self.starts(settings)
+        if len(starts) == 1:
+            return self._adapted(_started(settings, starts[0], settings.members))
+        tried = {start: self._adapted(_started(settings, start, 1)) for start in starts}
+        errors = {start: held_out_error(model) for start, model in tried.items()}
+        start = min(errors, key=errors.__getitem__)
+        self._reporter.say(
+            f"Held-out RMSE of one module by start, over the source's: {_told(errors)}. Loops "
+            f"start from the {STARTS[start]}."
+        )
+        model = tried[start]
+        if settings.members > 1:
+            model = self._adapted(_started(settings, start, settings.members))
+        return replace(model, provenance={**model.provenance, "starts": errors})
+
+    def starts(self, settings: AdaptSettings) -> tuple[str, ...]:
+        """What loops can start from: the source, and more where there is enough to compose."""
+        free = bool(self._columns(settings)) and can_part(self._train, settings)
+        return tuple(STARTS) if free else ("source",)
+
+    def _adapted(self, settings: AdaptSettings) -> AdaptedModel:
         """Train the members, fit the ensemble, and put the model together."""
         frozen, fit = self._frozen, self._fit
-        groups = self._columns(settings)
-        loops = self._loops(settings)
+        groups, repair = self._columns(settings), settings.repair
+        loops = RepairLoops((), *self._normalisers, repair.steps, repair.step_size)
+        if settings.members and repair.start == "instant":
+            start = self._instant(settings, loops, groups)
+            loops, groups = replace(loops, start=start), (*groups, start)
+        if settings.members:
+            loops = replace(loops, modules=self._trained(settings, loops.start))
         ensemble, errors, exponents = fit_ensemble(
             loops,
             groups,
@@ -163,7 +195,7 @@ class _Task:
             settings,
             self._reporter,
             recordings=_recordings(self._train, fit),
-            variation=self._variation(settings, loops, groups),
+            variation=self._variation(settings, loops, self._columns(settings)),
         )
         frozen.check()
         provenance: dict[str, Any] = {
@@ -220,26 +252,53 @@ class _Task:
     def _normalisers(self) -> tuple[Normaliser, Normaliser]:
         return self._given or fit_normalisers(self._train)
 
-    def _loops(self, settings: AdaptSettings) -> RepairLoops:
-        """The repair loops of trained members; without members no more than the statistics."""
-        modules = [
+    def _instant(
+        self, settings: AdaptSettings, loops: RepairLoops, groups: tuple[ColumnGroup, ...]
+    ) -> Instant:
+        """The forecast from which loops may start, fitted once."""
+        if INSTANT not in self.starts(settings):
+            raise ConfigError(
+                "`repair.start` must be `source` where no column costs nothing (the published "
+                "cells have none) or `train` is too short to part, but is "
+                f"`{settings.repair.start}`."
+            )
+        if self._start is None:
+            cache = self._cached("train", settings)
+            self._start = instant(groups, loops, self._train, cache, settings, self._reporter)
+        return self._start
+
+    def _trained(self, settings: AdaptSettings, start: Instant | None) -> tuple[RepairUNet, ...]:
+        """The modules of all members, trained to repair what the loops start from."""
+        modules = tuple(
             initial_module(self._train.fields, settings, number)
             for number in range(settings.members)
-        ]
-        if modules:
-            splits = (
+        )
+        train, fit = (
+            (windows, cache if start is None else StartCache(start, windows, cache))
+            for windows, cache in (
                 (self._train, self._cached("train", settings)),
                 (self._fit, self._cached("fit", settings)),
             )
-            trainings = [
-                partial(
-                    _train_member, number, module, splits, self._normalisers, settings, self._work
-                )
-                for number, module in enumerate(modules)
-            ]
-            side_by_side(trainings, jobs=settings.jobs, reporter=self._reporter)
-        repair = settings.repair
-        return RepairLoops(tuple(modules), *self._normalisers, repair.steps, repair.step_size)
+        )
+        trainings = [
+            partial(
+                _train_member, number, module, (train, fit), self._normalisers, settings, self._work
+            )
+            for number, module in enumerate(modules)
+        ]
+        side_by_side(trainings, jobs=settings.jobs, reporter=self._reporter)
+        return modules
+
+
+def _started(settings: AdaptSettings, start: str, members: int) -> AdaptSettings:
+    """The settings with loops from ``start``; one module stands for all of them, without budget."""
+    budget = settings.budget if members == settings.members else None
+    repair = changed(settings.repair, start=start)
+    return changed(settings, members=members, budget=budget, repair=repair)
+
+
+def _told(errors: Mapping[str, float]) -> str:
+    return ", ".join(f"{error:.4f} from the {STARTS[start]}" for start, error in errors.items())
 
 
 def _with_arguments(
@@ -390,13 +449,14 @@ def _train_member(
 ) -> None:
     """Train one repair module in a folder of its own, with a seed of its own."""
     repair, seed = settings.repair, settings.seed + number
+    suffix = "-instant" if repair.start == "instant" else ""
     train_repair(
         module,
         *splits,
         normalisers,
         repair.objective(),
         repair.train.model_copy(update={"seed": seed}),
-        folder=work / f"repair-{seed}",
+        folder=work / f"repair-{seed}{suffix}",
         title=f"repair module {number + 1} of {settings.members}",
         reporter=reporter,
     )

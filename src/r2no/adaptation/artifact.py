@@ -21,6 +21,7 @@ from r2no.adaptation.group_files import check_included, group_tensors, load_grou
 from r2no.adaptation.groups import ColumnGroup
 from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.model import AdaptedModel, IncludeSource
+from r2no.adaptation.starts import Instant
 from r2no.adaptation.stored import (
     StoredModel,
     listed_files,
@@ -141,6 +142,7 @@ def _load(
     with understood(folder, known=(R2NOError,)):
         described = manifest.get("groups", [])
         groups = load_groups(folder, described, context, fields, also=also, trust=trust_source)
+        loops = replace(loops, start=next((g for g in groups if isinstance(g, Instant)), None))
     return AdaptedModel(
         source,
         loops,

@@ -33,6 +33,11 @@ class RepairSettings(Settings, frozen=True):
     checkpointing: bool = Field(
         default=False, description="Less memory for more time when training."
     )
+    start: Literal["source", "instant", "held_out"] = Field(
+        default="source",
+        description="What the loop repairs: the source, the source composed with what costs "
+        "nothing, or what held-out blocks prefer of one module for each (always with `minutes`).",
+    )
     train: TrainSettings = Field(default=TrainSettings(), description="How it is optimised.")
 
     def module(self, history_channels: int, field_channels: int) -> RepairUNet:

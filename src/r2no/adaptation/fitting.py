@@ -22,7 +22,7 @@ from r2no.ensemble import (
     blocks,
     halves,
 )
-from r2no.errors import GridMismatchError
+from r2no.errors import EmptySplitError, GridMismatchError
 from r2no.progress import Reporter
 from r2no.spectral import FourierCells
 from r2no.training import SourceCache
@@ -42,6 +42,15 @@ def check_adaptable(fit: Windows, settings: AdaptSettings) -> None:
             "`SpectralEnsemble` to iterates of your own."
         )
     _held_out(fit, settings)
+
+
+def can_part(windows: Windows, settings: AdaptSettings) -> bool:
+    """Whether a split is long enough to choose on its held-out parts."""
+    try:
+        _held_out(windows, settings)
+    except EmptySplitError:
+        return False
+    return True
 
 
 def _held_out(fit: Windows, settings: AdaptSettings) -> HeldOut:

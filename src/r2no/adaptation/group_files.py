@@ -12,19 +12,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from r2no import storage
 from r2no._types import Operator
 from r2no.adaptation.groups import (
+    INSTANT,
     ColumnGroup,
     FurtherOperator,
     MeanField,
     Recall,
     further_operators,
 )
+from r2no.adaptation.starts import Instant
 from r2no.data.window import Fields
+from r2no.ensemble import FittedEnsemble
 from r2no.errors import ConfigError, FingerprintError
 from r2no.operators.packing import check_describable, describe_source, load_source, save_source
 from r2no.training import same_answer
 
+_INSTANT_FILE = f"{INSTANT}.safetensors"
 _MOST_FRAMES = 100_000  # more are taken for damage
 
 
@@ -46,6 +51,10 @@ def save_groups(
             content = {"kind": "recall", "frames": group.frames, "partners": group.with_partners}
         elif isinstance(group, MeanField):
             content = {"kind": "mean"}
+        elif isinstance(group, Instant):
+            content = {"kind": INSTANT}
+            storage.save_tensors(folder / _INSTANT_FILE, *group.ensemble.state(sums=False))
+            files.append(_INSTANT_FILE)
         elif include and isinstance(group, FurtherOperator) and describe_source(group.operator):
             how, names = save_source(group.operator, folder, stem=_stem(group.name))
             content = {**content, "kind": "operator", "operator": how}
@@ -62,7 +71,7 @@ def group_tensors(
     for group in groups:
         if isinstance(group, MeanField):
             tensors["mean_field"] = group.field
-        elif not isinstance(group, Recall):
+        elif not isinstance(group, (Recall, Instant)):
             found = dict(group.forecasts(probe, answer))
             tensors |= {f"column.{label}": value.contiguous() for label, value in found.items()}
     return tensors
@@ -83,7 +92,7 @@ def _is_group(content: Any) -> bool:
     if kind == "operator" and not isinstance(content.get("operator"), dict):
         return False
     plain = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
-    return kind == "mean" or (kind in ("given", "operator") and plain)
+    return kind in ("mean", INSTANT) or (kind in ("given", "operator") and plain)
 
 
 def group_labels(described: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -93,7 +102,8 @@ def group_labels(described: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         if content["kind"] == "recall":
             labels += Recall(content["frames"]).labels
         else:
-            labels += ["mean"] if content["kind"] == "mean" else content["labels"]
+            own = content["kind"] in ("mean", INSTANT)
+            labels += [content["kind"]] if own else content["labels"]
     return tuple(labels)
 
 
@@ -121,6 +131,8 @@ def load_groups(
             groups.append(Recall(int(content["frames"]), bool(content["partners"])))
         elif content["kind"] == "mean":
             groups.append(_mean_field(context["mean_field"], fields))
+        elif content["kind"] == INSTANT:
+            groups.append(_instant(folder, groups, fields))
         else:
             group = given.pop(name, None) or _brought(folder, content, fields, trust)
             _check_answers(folder, group, content, context)
@@ -131,6 +143,17 @@ def load_groups(
             f"are {sorted(c['name'] for c in described if c['kind'] in ('given', 'operator'))}."
         )
     return tuple(groups)
+
+
+def _instant(folder: Path, groups: Sequence[ColumnGroup], fields: Fields) -> Instant:
+    """The instant forecast, which weighs the groups before it."""
+    ensemble = FittedEnsemble.from_state(*storage.load_tensors(folder / _INSTANT_FILE))
+    columns, known = ensemble.columns, {label for group in groups for label in group.labels}
+    if columns.members or not set(columns.further) <= known or ensemble.cells.grid != fields.grid:
+        raise ValueError("the instant forecast weighs other columns than the artifact has")
+    if ensemble.measured != fields.measured:
+        raise ValueError("the instant forecast is of other channels than the artifact's")
+    return Instant(ensemble, tuple(groups))
 
 
 def _mean_field(values: Tensor, fields: Fields) -> MeanField:

@@ -19,9 +19,9 @@ from r2no.errors import ConfigError, NonFiniteError, R2NOError, ShapeError
 from r2no.progress import SILENT, Reporter
 from r2no.training import asked, same_answer
 
-RECALL, MEAN = "recall", "mean"
+RECALL, MEAN, INSTANT = "recall", "mean", "instant"
 #: Names that r2no gives itself.
-RESERVED = (REPAIR, BASE, RECALL, MEAN, "source", "persistence")
+RESERVED = (REPAIR, BASE, RECALL, MEAN, INSTANT, "source", "persistence")
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ One pass over the data feeds every consumer (Gram sums, depth errors, readouts),
 computed twice and none is kept longer than it is needed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +24,7 @@ from r2no.training import SourceCache, distributed
 
 @dataclass(frozen=True, eq=False)
 class RepairLoops:
-    """M repair loops from one source (M3).
+    """M repair loops from one source (M3), or from a forecast composed with it (M14).
 
     Attributes:
         modules: The trained Φ_θ of each member.
@@ -32,6 +32,7 @@ class RepairLoops:
         of_field: Normaliser of predictions; the loop runs in its units.
         steps: L.
         step_size: α.
+        start: Where the loops start, from history and h_0; default h_0.
     """
 
     modules: tuple[RepairUNet, ...]
@@ -39,6 +40,7 @@ class RepairLoops:
     of_field: Normaliser
     steps: int
     step_size: float
+    start: Callable[[Tensor, Tensor], Tensor] | None = None
 
     __repr__ = brief_repr
 
@@ -47,15 +49,20 @@ class RepairLoops:
         """The modules with their normalisation folded in; made whole, then kept, by any thread."""
         return tuple(module.folded() for module in self.modules)
 
+    def first(self, history: Tensor, source: Tensor) -> Tensor:
+        """Depth 0 of every loop, physical units."""
+        return source if self.start is None else self.start(history, source)
+
     def __call__(
-        self, history: Tensor, source: Tensor, last: Mapping[int, int] | None = None
+        self, history: Tensor, first: Tensor, last: Mapping[int, int] | None = None
     ) -> Iterator[tuple[int, int, Tensor]]:
         """Yield (member, depth, iterate) for depths 1..L of each member in turn, physical units.
 
-        With ``last``, each member goes no further than the depth given there, 0 by default.
+        ``first`` is their depth 0. With ``last``, each member goes no further than the depth
+        given there, 0 by default.
         Iterates of fields far from zero come in float64, for the difference from the source.
         """
-        normal_history, start = self.of_history(history), self.of_field(source)
+        normal_history, start = self.of_history(history), self.of_field(first)
         for member, module in enumerate(self._fast):
             steps = self.steps if last is None else last.get(member, 0)
             if not steps:
@@ -119,8 +126,11 @@ def _roll_out(
 ) -> None:
     """Run the loops on a batch, adding columns and errors by depth as iterates appear."""
     errors.begin(window.target)
+    if not loops.modules:
+        return
+    first = loops.first(window.history, source)
     for member in range(len(loops.modules)):
-        errors.add(member, 0, source, window.target, window.mask)
-    for member, depth, iterate in loops(window.history, source):
+        errors.add(member, 0, first, window.target, window.mask)
+    for member, depth, iterate in loops(window.history, first):
         spectra.add(member, depth, iterate)
         errors.add(member, depth, iterate, window.target, window.mask)

@@ -5,8 +5,8 @@ leaves the best so far, and the end is never worse than the instant model.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,12 @@ Adapt = Callable[[AdaptSettings], AdaptedModel]
 
 @dataclass(frozen=True)
 class Size:
-    """What fits the time: modules, their width, and updates of each."""
+    """What fits the time: modules, their width, updates of each, and whether both starts do."""
 
     members: int
     width: int
     updates: int
+    both: bool = False
 
     def settings(self, settings: AdaptSettings) -> AdaptSettings:
         """The settings with modules of this size."""
@@ -61,6 +62,7 @@ def adapt_within(
     train: Windows,
     *,
     adapt: Adapt,
+    starts: Callable[[AdaptSettings], Sequence[str]],
     improved: Callable[[AdaptedModel], Any],
     work: Path,
     reporter: Reporter,
@@ -81,25 +83,46 @@ def adapt_within(
         f"{size.members} repair module(s) of width {size.width}, {size.updates} steps each, fit "
         "the time that is left."
     )
-    for members in range(1, size.members + 1):
-        if members > 1 and time.monotonic() - start > seconds:
-            reporter.say(f"The time is over after {members - 1} module(s).")
+    errors: dict[str, float] = {}
+    tried = starts(settings) if size.both else ("source",)
+    for members, first in _trials(size.members, tried, errors):
+        if errors and time.monotonic() - start > seconds:
+            reporter.say(f"The time is over after {max(members - 1, 1)} module(s).")
             break
-        model = adapt(changed(size.settings(settings), members=members))
+        model = adapt(_trial(size.settings(settings), members, first))
+        errors.setdefault(first, held_out_error(model))
         if held_out_error(model) < held_out_error(best):
-            best = model
+            best = replace(model, provenance={**model.provenance, "starts": dict(errors)})
             improved(best)
     return best
 
 
+def _trials(
+    members: int, starts: Sequence[str], errors: Mapping[str, float]
+) -> Iterator[tuple[int, str]]:
+    """Numbers of modules and starts of their loops: one for each start, more of the better."""
+    for start in starts:
+        yield 1, start
+    for number in range(2, members + 1):
+        yield number, min(errors, key=errors.__getitem__)
+
+
+def _trial(settings: AdaptSettings, members: int, start: str) -> AdaptSettings:
+    return changed(settings, members=members, repair=changed(settings.repair, start=start))
+
+
 def held_out_error(model: AdaptedModel) -> float:
-    """Held-out error of what the model deploys: its composition, or what the verdict keeps."""
+    """Held-out RMSE of what the model deploys, its composition or what the verdict keeps.
+
+    Relative to the source's, and as the windows are weighted in the fit.
+    """
     nested = model.ensemble.nested
     if nested is None:
         return model.ensemble.held_out_score
+    after = nested.rivals.get(nested.best_rival, nested.before)
     if nested.verdict.deploy:
-        return float((nested.before - nested.gains).sum())
-    return float(nested.rivals.get(nested.best_rival, nested.before).sum())
+        after = nested.before - nested.gains
+    return float((after.sum() / nested.before.sum()).clamp_min(0).sqrt())
 
 
 def _chosen(left: Number, settings: AdaptSettings, train: Windows, work: Path) -> Size | None:
@@ -120,10 +143,10 @@ def fitting(left: Number, settings: AdaptSettings, train: Windows) -> Size | Non
     for width in widths:
         tried = changed(settings, repair=changed(settings.repair, width=width))
         updates = int(_TRAINING * left / step_seconds(tried, train))
-        members = min(max(settings.members, 1), max(updates // (2 * _LEAST), 1))
-        each = min(updates // members, _MOST)
+        trained = min(max(settings.members, 1) + 1, max(updates // (2 * _LEAST), 1))
+        each = min(updates // trained, _MOST)
         if each >= _LEAST or (width == widths[-1] and each >= _LEAST // 3):
-            return Size(members, width, each)
+            return Size(max(trained - 1, 1), width, each, both=trained > 1)
     return None
 
 

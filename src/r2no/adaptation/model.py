@@ -19,6 +19,7 @@ from r2no.adaptation.histories import read_history, without_gaps
 from r2no.adaptation.labelled import read_labelled
 from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.ranges import check_range
+from r2no.adaptation.starts import Instant
 from r2no.data.window import Fields, Windows
 from r2no.ensemble import (
     BudgetPoint,
@@ -146,7 +147,10 @@ class AdaptedModel:
         """
         yield from group_forecasts(self.groups, history, source, wanted)
         last = None if wanted is None else last_depths(wanted)
-        for member, depth, iterate in self.loops(history, source, last):
+        if not self.loops.modules or last == {}:
+            return
+        first = self.loops.first(history, source)
+        for member, depth, iterate in self.loops(history, first, last):
             yield repair_label(member, depth), iterate
 
     def __repr__(self) -> str:
@@ -261,6 +265,7 @@ class AdaptedModel:
     def _modules_fingerprint(self) -> str:
         states = [dict(module.state_dict()) for module in self.loops.modules]
         states += [{"mean": g.field} for g in self.groups if isinstance(g, MeanField)]
+        states += [{"instant": g.ensemble.weights} for g in self.groups if isinstance(g, Instant)]
         of = self.loops.of_history, self.loops.of_field
         statistics = [part for one in of for part in (one.shift, one.scale)]
         return storage.fingerprint(states, statistics, self.loops.step_size)

@@ -23,8 +23,9 @@ def readouts(model: AdaptedModel) -> dict[str, FittedEnsemble]:
     """The readouts of the paper for a fitted model, keyed by name.
 
     ``irno_final`` and ``irno_selected`` read the first member at depth L and at ℓ* (lowest RMSE
-    on the fit split); ``mean_final``, ``mean_all``, ``global`` use all members; ``r2no_m0`` none,
-    only what costs nothing, ``r2no_m1`` the first member, ``r2no_mM`` all of them.
+    on the fit split), where loops start from the source; ``mean_final``, ``mean_all``, ``global``
+    use all members; ``r2no_m0`` none, only what costs nothing, ``r2no_m1`` the first member,
+    ``r2no_mM`` all of them.
     """
     loops, cell = model.loops, FourierCells.single(model.fields.grid)
     members, ensemble = len(loops.modules), model.ensemble
@@ -37,9 +38,11 @@ def readouts(model: AdaptedModel) -> dict[str, FittedEnsemble]:
             measured = model.fields.measured
             return FittedEnsemble.from_weights(weights, columns, cell, measured=measured)
 
-        found = {
-            "irno_final": fixed(columns.one_hot(0, loops.steps)),
-            "irno_selected": fixed(columns.one_hot(0, model.fit_errors.best_depth())),
+        if loops.start is None:
+            selected = columns.one_hot(0, model.fit_errors.best_depth())
+            final = columns.one_hot(0, loops.steps)
+            found = {"irno_final": fixed(final), "irno_selected": fixed(selected)}
+        found |= {
             "mean_final": fixed(columns.mean_final()),
             "mean_all": fixed(columns.mean_all()),
             "global": ensemble.derive(cells=cell, ridge="auto", without=free, lead_groups=1),
@@ -86,13 +89,14 @@ def roll_out(
         source = model.source_forecast(window.history)
         watch.charge("source")
         composition = None if joint is None else joint.compose(source, spectra=watch.spectra)
+        first = loops.first(window.history, source) if loops.modules else source
         for member in range(len(loops.modules)):
-            watch.iterate(member, 0, source)
+            watch.iterate(member, 0, first)
         if composition is not None:
             for label, forecast in group_forecasts(model.groups, window.history, source):
                 composition.put(label, forecast)
         watch.charge("readouts")
-        for member, depth, iterate in loops(window.history, source):
+        for member, depth, iterate in loops(window.history, first):
             watch.charge("rollout")
             spectrum = None if composition is None else composition.add(member, depth, iterate)
             watch.iterate(member, depth, iterate, spectrum)

@@ -37,7 +37,7 @@ class ScoringWatch(Observer):
         self._fields, self._windows = fields, windows
         self._number = len(windows) // 2 if window is None else window
         members = len(model.loops.modules)
-        irno = {"irno": "irno_selected"} if members else {}
+        irno = {"irno": "irno_selected"} if members and model.loops.start is None else {}
         self.roles = {"source": "source", **irno, "r2no": f"r2no_m{members}"}
         self._rings = FourierCells.bands(
             fields.grid, num_bands=min(24, max(4, min(fields.grid) // 2))
