@@ -212,4 +212,4 @@ def test_unknown_and_unprinted_studies_are_refused_by_name():
         study("mian")
     with pytest.raises(ConfigError, match="prints no table of `ridge`"):
         published("ridge")
-    assert len(STUDIES) == 12
+    assert len(STUDIES) == 13

@@ -69,8 +69,8 @@ def pair(finetuned_pair, data) -> Path:
 
 @pytest.fixture(scope="module")
 def run(pair, data) -> Path:
-    """Two pairs, one of them from both sources."""
-    work(config(data, pair, *UNITS[1]))
+    """Two pairs, one of them from both sources, the other with the rows beyond the paper."""
+    work(config(data, pair, *UNITS[1], beyond=True))
     return pair
 
 
@@ -112,6 +112,29 @@ def test_every_study_has_a_table_in_every_format(name, run):
         assert "nan" not in text
     sheet = study_sheet(name, run)
     assert {len(row) for row in sheet.rows} == {len(sheet.header)}
+
+
+def test_rows_beyond_the_paper_are_added_to_a_finished_run(data, finetuned_pair, tmp_path):
+    shutil.copytree(finetuned_pair, tmp_path / "run")
+    out = tmp_path / "run"
+    result = out / "results" / "cylinder-fno-finetune.json"
+    before = result.read_bytes()
+    asked = config(data, out, *UNITS[0], sources=("finetune",), beyond=True)
+    (outcome,) = run_bench(asked)
+    assert (outcome.state, result.read_bytes()) == ("done", before)  # the paper's rows stay
+    content = load_results(out)["fno", "cylinder", "finetune"]
+    theirs = json.loads(before)["readouts"]
+    assert content["readouts"].items() >= theirs.items()
+    wanted = {"persistence", "mean", "beyond_m0", "beyond_m1", "beyond"}
+    assert set(content["readouts"]) - set(theirs) == wanted
+    rows = [line[1].text for line in study_sheet("beyond", out).rows]
+    assert {"Persistence", "Full finetuning", "R2NO beyond (no module)"} <= set(rows)
+    (outcome,) = run_bench(asked)
+    assert outcome.state == "cached"
+    for path in (out / "results").glob("*.beyond.json"):
+        path.unlink()
+    with pytest.raises(ConfigError, match="--beyond"):
+        study_sheet("beyond", out)
 
 
 @pytest.fixture

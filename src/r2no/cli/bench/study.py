@@ -32,6 +32,9 @@ Exponent = Annotated[float | None, typer.Option(help="p of the window weight; pu
 Statistics = Annotated[str | None, typer.Option(help="exact, benchmark, or a file.")]
 Accept = Annotated[bool, typer.Option("--accept", help="Use released files known not to work.")]
 BatchSize = Annotated[int | None, typer.Option(help="Windows per batch when not training.")]
+Beyond = Annotated[
+    bool, typer.Option("--beyond", help="Also r2no's default fit, for `table beyond`.")
+]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
 
 
@@ -53,6 +56,7 @@ def run(
     statistics: Statistics = None,
     batch_size: BatchSize = None,
     accept: Accept = False,
+    beyond: Beyond = False,
     jobs: Jobs = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each process.")] = None,
 ) -> None:

@@ -57,6 +57,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
     layout: Literal["auto", "arrow", "hdf5"] = "auto"
     checkpointing: bool = False
     accept: bool = Field(default=False, description="Use released files known not to work.")
+    beyond: bool = Field(default=False, description="Also fit what the paper does not have.")
 
     @field_validator("systems")
     @classmethod
@@ -122,6 +123,13 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
             ensemble=ensemble,
         )
 
+    def beyond_adapt(self) -> AdaptSettings:
+        """The same modules with the default fit: all columns that cost nothing, nested cells."""
+        published = self.adapt()
+        kept = {"radial", "angular", "extent", "weight_exponent"}
+        ensemble = EnsembleSettings(**published.ensemble.model_dump(include=kept))
+        return published.model_copy(update={"ensemble": ensemble})
+
     def benchmark(self, system: str, backbone: str) -> BenchmarkConfig:
         """How to read data and checkpoints of a pair."""
         return BenchmarkConfig(**self._reading(system, backbone), small=self.preset == "mini")
@@ -148,5 +156,8 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
     def settings_key(self) -> str:
         """Hash of the choices that all pairs of a table must share."""
         return storage.fingerprint(
-            self.preset, self.compat, self.statistics, self.adapt().model_dump(mode="json")
+            self.preset,
+            self.compat,
+            self.statistics,
+            self.adapt().model_dump(mode="json", exclude={"repair": {"start"}}),
         )

@@ -19,6 +19,7 @@ from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol
 from r2no.realpdebench.protocol.sources import Source, is_artifact, open_source, with_names
 from r2no.realpdebench.protocol.windows import check_operator, open_windows
+from r2no.realpdebench.study.beyond import is_beyond_done, run_beyond
 from r2no.realpdebench.study.config import BenchConfig
 from r2no.realpdebench.study.passes import TestPass, diagnostic, run_pass, shown_frames
 from r2no.realpdebench.study.readouts import StudyReadouts, study_readouts
@@ -77,6 +78,11 @@ class Pair:
 
 
 def is_done(place: Pair, key: str) -> bool:
+    """Whether all that the pair is asked for is there."""
+    return _is_scored(place, key) and (not place.config.beyond or is_beyond_done(place.result, key))
+
+
+def _is_scored(place: Pair, key: str) -> bool:
     """Whether the pair's result is there, of today's format, and belongs to this key."""
     if not (place.result.is_file() and place.fields.is_file()):
         return False
@@ -110,10 +116,15 @@ def _run(
     cache = place.config.out / "statistics"
     source = open_source(config, checkpoint, cache=cache, reporter=reporter)
     check_operator(source.operator, windows["test"])
-    model = _adapted(place, source, windows, key, reporter)
     normalisers = source.operator.history_normaliser, source.operator.target_normaliser
     protocol = Protocol(place.config.batch_size, place.config.compat, normalisers)
-    score_pair(place, key, model, windows, protocol=protocol, reporter=reporter)
+    if not _is_scored(place, key):
+        model = _adapted(place, source, windows, key, reporter)
+        score_pair(place, key, model, windows, protocol=protocol, reporter=reporter)
+    if place.config.beyond:
+        work = place.folder(key) / "work"
+        shared: dict[str, Any] = {"work": work, "protocol": protocol, "reporter": reporter}
+        run_beyond(place.result, key, place.config, source, windows, **shared)
 
 
 def score_pair(

@@ -8,6 +8,7 @@ from r2no import storage
 from r2no._types import PathLike
 from r2no.checks import choice
 from r2no.errors import ConfigError
+from r2no.realpdebench.study.beyond import with_beyond
 from r2no.realpdebench.study.pair import FORMATS
 from r2no.realpdebench.study.studies import (
     BACKBONES,
@@ -56,7 +57,7 @@ def results_by_norm(run: PathLike) -> dict[str, Results]:
             place = content["backbone"], content["system"], content["source"]
             same = found.setdefault(spectral_norm(content), {})
             if place not in same or content["format"] > same[place]["format"]:
-                same[place] = content | {"file": path.stem}
+                same[place] = with_beyond(content, path) | {"file": path.stem}
     if not found:
         raise ConfigError(f"`{run}` holds no results. Make some with `r2no bench run`.")
     for results in found.values():
@@ -80,6 +81,11 @@ def spectral_norm(content: Mapping[str, Any]) -> str:
 def study_values(wanted: Study, results: Results) -> Values:
     """The scores of a study's rows."""
     rows = study_rows(wanted, results)
+    if wanted.name == "beyond" and not any("beyond" in c["readouts"] for c in results.values()):
+        raise ConfigError(
+            "The run has no rows of the study `beyond`. Give `--beyond` to `r2no bench run`: it "
+            "keeps the modules and adds a pass over the fit and the test split."
+        )
     numbers = {}
     for row in rows:
         for (backbone, system, source), content in results.items():
