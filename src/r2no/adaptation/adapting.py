@@ -182,11 +182,12 @@ class _Task:
         frozen, fit = self._frozen, self._fit
         groups, repair = self._columns(settings), settings.repair
         loops = RepairLoops((), *self._normalisers, repair.steps, repair.step_size)
+        start = None
         if settings.members and repair.start == "instant":
             start = self._instant(settings, loops, groups)
-            loops, groups = replace(loops, start=start), (*groups, start)
+            groups = (*groups, start)
         if settings.members:
-            loops = replace(loops, modules=self._trained(settings, loops.start))
+            loops = replace(loops, modules=self._trained(settings, start), start=start)
         ensemble, errors, exponents = fit_ensemble(
             loops,
             groups,
