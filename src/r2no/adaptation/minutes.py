@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from r2no import storage
+from r2no import ranks, storage
 from r2no._types import Number
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.costs import Step, timed
@@ -73,7 +73,7 @@ def adapt_within(
     start = time.monotonic()
     best = adapt(changed(settings, members=0))
     improved(best)
-    size = _chosen(seconds - (time.monotonic() - start), settings, train, work)
+    size = ranks.agreed(_chosen(seconds - (time.monotonic() - start), settings, train, work))
     if size is None:
         reporter.say("No time is left for repair modules: the instant model it is.")
         return best
@@ -82,7 +82,7 @@ def adapt_within(
         "the time that is left."
     )
     for members in range(1, size.members + 1):
-        if members > 1 and time.monotonic() - start > seconds:
+        if members > 1 and ranks.agreed(time.monotonic() - start > seconds):
             reporter.say(f"The time is over after {members - 1} module(s).")
             break
         model = adapt(changed(size.settings(settings), members=members))
