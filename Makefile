@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-roundings test-browser lint bench bench-full docs clean
+.PHONY: install demo test test-roundings test-browser test-cluster lint bench bench-full docs clean
 
 install: $(STAMP)
 
@@ -37,6 +37,11 @@ test-roundings: install
 test-browser: install
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
 	$(BIN)/python -m pytest -m browser tests/browser
+
+# A study on a real Slurm: one node on loopback, two pretend GPUs, from Debian's packages; needs root.
+test-cluster: install
+	command -v slurmctld >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
+	$(BIN)/python -m validation.cluster
 
 lint: install
 	$(BIN)/ruff format --check .

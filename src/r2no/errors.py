@@ -69,5 +69,9 @@ class FingerprintError(R2NOError, ValueError):
     """Something frozen changed, or parts of different origin were combined."""
 
 
+class ProcessError(R2NOError, RuntimeError):
+    """Another of the processes that work together ended."""
+
+
 class RangeWarning(UserWarning):
     """Values are of another size than those the model was adapted to; perhaps in other units."""

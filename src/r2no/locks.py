@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from r2no import ranks
 from r2no._types import PathLike
 from r2no.errors import BusyError, StorageError
 
@@ -77,6 +78,17 @@ def sole_writer(path: PathLike, *, wait: bool = True) -> Iterator[None]:
             _descriptors.discard(descriptor)
             _release(lock, descriptor)
             _remove_empty(made)
+
+
+@contextlib.contextmanager
+def sole_run(path: PathLike) -> Iterator[None]:
+    """Be the only run that writes ``path``; of a run's processes the first one holds the lock.
+
+    The others go on when it has it.
+    """
+    with sole_writer(path) if ranks.is_main() else contextlib.nullcontext():
+        ranks.barrier()
+        yield
 
 
 def _acquire(place: Path, lock: Path, wait: bool) -> int:

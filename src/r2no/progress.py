@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
-import torch.distributed as dist
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -18,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from r2no import ranks
 from r2no._types import Number
 
 _PLAIN_SECONDS = 15.0
@@ -37,9 +37,7 @@ class Reporter:
 
     def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
         self.console = console or Console(file=sys.stderr)
-        self.quiet = quiet or (
-            dist.is_available() and dist.is_initialized() and dist.get_rank() != 0
-        )
+        self.quiet = quiet or not ranks.is_main()
         self._lock = threading.Lock()
         self._bars: Progress | None = None
         self._running = 0

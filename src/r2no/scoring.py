@@ -5,16 +5,20 @@ gathered, not in the loop. A forecaster says what is forecast from a batch; obse
 iterates and forecasts as they appear and keep sums, so memory does not grow with the split.
 """
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from r2no import ranks
 from r2no._types import Operator
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import DepthErrors
+from r2no.errors import ConfigError
 from r2no.metrics import Accumulator, MetricBatches
 from r2no.progress import SILENT, Reporter
 
@@ -22,10 +26,12 @@ from r2no.progress import SILENT, Reporter
 class Observer:
     """Sees a pass; what it does not need does nothing.
 
-    ``spectra`` asks the forecaster for the transforms that it makes of the iterates.
+    ``spectra`` asks the forecaster for the transforms that it makes of the iterates. ``sums`` names
+    the attributes that add up over batches, so that several processes can share a pass.
     """
 
     spectra = False
+    sums: tuple[str, ...] = ()
     window: Window  # of the batch under way
 
     def begin(self, numbers: range, window: Window) -> None:
@@ -85,6 +91,8 @@ def score(
 ) -> dict[str, float]:
     """Pass once over ``windows`` in order and show every forecast to every observer.
 
+    Several processes share the batches; then every process has the sums of all.
+
     Args:
         forecasts: Operators by name, or a forecaster for those that share work.
         windows: The split.
@@ -98,8 +106,9 @@ def score(
     """
     forecaster = _each(forecasts) if isinstance(forecasts, Mapping) else forecasts
     watch = Watch(observers)
+    check_shareable(observers)
     with reporter.step(title, len(windows)) as step:
-        for numbers, window in batches(windows, batch_size):
+        for numbers, window in batches(windows, batch_size, shared=True):
             watch.charge("data")
             for observer in observers:
                 observer.begin(numbers, window)
@@ -110,7 +119,42 @@ def score(
                 observer.end()
             watch.charge("readouts")
             step.advance(len(numbers))
+    for observer in observers:
+        _add_up(observer)
     return watch.seconds
+
+
+def check_shareable(observers: Sequence[Observer]) -> None:
+    """Refuse observers that several processes cannot add up.
+
+    Raises:
+        ConfigError: if one names no ``sums``.
+    """
+    unknown = [type(one).__name__ for one in observers if not one.sums]
+    if unknown and ranks.world_size() > 1:
+        raise ConfigError(
+            f"`{unknown[0]}` names no `sums`, so several processes cannot share the pass. List the "
+            "attributes that add up over batches, or run in one process."
+        )
+
+
+def _add_up(observer: Observer) -> None:
+    """Give the observer the sums of all processes."""
+    if ranks.world_size() == 1:
+        return
+    parts = ranks.everyones([getattr(observer, name) for name in observer.sums])
+    for name, *values in zip(observer.sums, *parts, strict=True):
+        setattr(observer, name, functools.reduce(_together, values))
+
+
+def _together(first: Any, second: Any) -> Any:
+    """Two sums as one: dictionaries by key, lists joined, what can be merged merged."""
+    if isinstance(first, dict):
+        known = {k: _together(v, second[k]) if k in second else v for k, v in first.items()}
+        return {**second, **known}
+    if isinstance(first, Tensor) and first.dtype == torch.bool:
+        return first | second
+    return first.merge(second) if hasattr(first, "merge") else first + second
 
 
 def _each(operators: Mapping[str, Operator]) -> Forecaster:
@@ -133,6 +177,8 @@ class Metrics(Observer):
         scored: What of a forecast is compared with the target; default the forecast.
         metric_batch: Windows per piece of the benchmark's averaging; default the whole set.
     """
+
+    sums = ("_sums",)
 
     def __init__(
         self,
@@ -161,6 +207,8 @@ class Metrics(Observer):
 
 class NormalisedError(Observer):
     """Mean over batches, without weights, of the mean squared error in normalised units."""
+
+    sums = ("_losses",)
 
     def __init__(
         self,
@@ -195,6 +243,8 @@ def mean_square(error: Tensor, window: Window, channels: list[int]) -> Tensor:
 class Rmse(Observer):
     """RMSE over the measured points alone: cheap enough for every validation."""
 
+    sums = ("_squared", "_points")
+
     def __init__(self, measured: tuple[int, ...]) -> None:
         self._measured = list(measured)
         self._squared: dict[str, float] = {}
@@ -223,6 +273,8 @@ class Rmse(Observer):
 class Depths(Observer):
     """Errors by member, depth and band of a roll-out (M9)."""
 
+    sums = ("errors",)
+
     def __init__(self, errors: DepthErrors) -> None:
         self.errors = errors
 
@@ -244,10 +296,17 @@ class Sample(Observer):
         number: The window.
     """
 
+    sums = ("fields",)
+
     def __init__(self, names: Iterable[str], number: int) -> None:
         self.names, self.number = set(names), number
         self.fields: dict[str, Tensor] = {}
         self._place: int | None = None
+
+    def merge(self, other: "Sample") -> "Sample":
+        """The window's fields, whoever has them."""
+        self.fields = self.fields or other.fields
+        return self
 
     def begin(self, numbers: range, window: Window) -> None:
         """Keep the target, and note where in the batch the window is."""

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as _serialise
 from torch import Tensor
 
-from r2no import checks
+from r2no import checks, ranks
 from r2no._types import PathLike
 from r2no.errors import BusyError, FileDamagedError, R2NOError, StorageError
 from r2no.locks import sole_writer
@@ -118,6 +118,8 @@ def remove_temporaries(folder: PathLike, names: str = "*") -> None:
 
     What another process is writing at this moment stays.
     """
+    if not ranks.is_main():
+        return
     for ending in (".tmp", ".lock"):
         for leftover in sorted(Path(folder).glob(f".{names}{ending}")):
             output = leftover.with_name(leftover.name[1 : -len(ending)])
@@ -253,7 +255,9 @@ def check_space(path: Path, size: int) -> None:
 
 
 def write_bytes(path: PathLike, content: bytes) -> None:
-    """Write ``content`` to ``path`` atomically."""
+    """Write ``content`` to ``path`` atomically; of several processes the first one does."""
+    if not ranks.is_main():
+        return
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
 

@@ -1,55 +1,261 @@
-"""Two processes over gloo give the weights and the sums of one."""
+"""Two processes over gloo give the weights and the sums of one, and end together."""
 
+import builtins
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from tests.support.adapting import FIT, SETTINGS, TRAIN, Source
+from tests.support.processes import together
 from torch import nn
 
-from r2no.training import TrainSettings, distributed, optimise
+from r2no import backbones, ranks, storage
+from r2no.adaptation import adapt
+from r2no.adaptation.adapting import initial_module
+from r2no.data import ArrayWindows, Normaliser
+from r2no.errors import ConfigError
+from r2no.progress import SILENT
+from r2no.scoring import Observer, score
+from r2no.settings import changed
+from r2no.training import (
+    PhysicalOperator,
+    TrainSettings,
+    cached_source,
+    optimise,
+    train_operator,
+    train_repair,
+)
+from r2no.training.distributed import synchronised
+
+SETTINGS_OF_TEN = TrainSettings(epochs=None, updates=10, batch_size=5, lr=1e-3, validations=1)
+HERE = "tests.training.test_distributed"
 
 
-def train(folder):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(21, 3, generator=generator, dtype=torch.float64)
-    y = x.sum(1, keepdim=True) + 0.1
-    torch.manual_seed(1)
-    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+def wide(windows: ArrayWindows, frames: int) -> ArrayWindows:
+    """One recording in float64, where rounding is not what Adam follows in flat directions."""
+    recording = windows.recordings[0].double()
+    return ArrayWindows([recording], frames, frames, stride=3, measured=(0,))
 
-    def loss(numbers):
-        value = (net(x[numbers]) - y[numbers]).square().mean()
+
+STATISTICS = Normaliser(
+    torch.tensor([0.1, 0.0], dtype=torch.float64), torch.tensor([0.7, 1.0], dtype=torch.float64)
+)
+
+
+def trained_backbone(name: str, folder: Path) -> dict[str, torch.Tensor]:
+    """Ten updates of a small network; batches have five windows or four."""
+    torch.manual_seed(0)
+    train, fit = wide(TRAIN, 8), wide(FIT, 8)  # DeepONet needs eight frames
+    shape = train.fields.target_shape
+    config = backbones.small_config(name, shape_in=shape, shape_out=shape)
+    network = backbones.build(name, config=config).double()
+    operator = PhysicalOperator(network, STATISTICS, STATISTICS)
+    train_operator(operator, train, fit, SETTINGS_OF_TEN, folder=folder)
+    with torch.no_grad():
+        forecast = operator(fit[0].history[None])
+    state, _ = storage.load_tensors(folder / "state.safetensors")
+    return {name: one for name, one in state.items() if not one.is_complex()} | {
+        "forecast": forecast  # complex weights can only be stored in single precision
+    }
+
+
+def trained_repair(folder: Path, *, checkpointing: bool = False) -> dict[str, torch.Tensor]:
+    """Ten updates of a repair module; an epoch ends with one window for two processes."""
+    repair = changed(SETTINGS.repair, checkpointing=checkpointing)
+    module = initial_module(TRAIN.fields, changed(SETTINGS, repair=repair), 0).double()
+    source = Source().double()
+    train, fit = (
+        (one, cached_source(source, one, folder)) for one in (wide(TRAIN, 4), wide(FIT, 4))
+    )
+    assert len(train[0]) % SETTINGS_OF_TEN.batch_size == 1
+    statistics = STATISTICS, STATISTICS
+    train_repair(
+        module, train, fit, statistics, repair.objective(), SETTINGS_OF_TEN, folder=folder / "run"
+    )
+    return storage.load_tensors(folder / "run" / "state.safetensors")[0]
+
+
+def two_members(folder: Path) -> None:
+    train = TrainSettings(epochs=None, updates=3, batch_size=6)
+    settings = changed(SETTINGS, members=2, repair=changed(SETTINGS.repair, train=train))
+    adapt(Source(), TRAIN, FIT, settings=settings, folder=folder, reporter=SILENT)
+
+
+TRAININGS = {
+    **{name: partial(trained_backbone, name) for name in backbones.names()},
+    "repair": trained_repair,
+    "repair with checkpointing": partial(trained_repair, checkpointing=True),
+}
+
+
+def everything(folder: str) -> None:
+    """What each rank does for the tests below, in one start."""
+    found: dict[str, Any] = {name: train(Path(folder) / name) for name, train in TRAININGS.items()}
+    found["gram"] = gram_sums(Path(folder) / "gram")
+    two_members(Path(folder) / "members")
+    refusals(folder)
+    found["reads"] = half_the_reads(f"{folder}/reads")
+    torch.save(found, f"{folder}-{ranks.rank()}.pt")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    for code, _, err in together(f"{HERE}:everything", folder):
+        assert code == 0, err
+        assert "Warning" not in err
+    return folder
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_two_processes_train_like_one(name: str, both: Path, tmp_path: Path) -> None:
+    alone = TRAININGS[name](tmp_path)
+    for rank in range(2):
+        found = torch.load(f"{both}-{rank}.pt")[name]
+        assert found.keys() == alone.keys()
+        for key in (key for key in alone if key.startswith(("module.", "losses", "forecast"))):
+            scale = float(alone[key].abs().max())
+            torch.testing.assert_close(found[key], alone[key], rtol=0, atol=1e-5 * scale, msg=key)
+
+
+def gram_sums(folder: Path) -> torch.Tensor:
+    """Sums of an instant model, which depend on no training."""
+    settings = changed(SETTINGS, members=0)
+    model = adapt(Source(), TRAIN, FIT, settings=settings, folder=folder, reporter=SILENT)
+    assert model.ensemble.sums is not None
+    return model.ensemble.sums.moments
+
+
+def test_gram_sums_are_those_of_one_process(both: Path, tmp_path: Path) -> None:
+    one = gram_sums(tmp_path)
+    for rank in range(2):
+        two = torch.load(f"{both}-{rank}.pt")["gram"]
+        assert float((two - one).abs().max()) <= 1e-12 * float(one.abs().max())
+    h0 = [sorted((folder / "source").glob("*.npy")) for folder in (tmp_path, both / "gram")]
+    assert [path.name for path in h0[0]] == [path.name for path in h0[1]]
+    assert all(a.read_bytes() == b.read_bytes() for a, b in zip(*h0, strict=True))
+
+
+class Counted(ArrayWindows):
+    """Windows that count how often each is read."""
+
+    def __getitem__(self, index: int):  # type: ignore[no-untyped-def]
+        self.__dict__.setdefault("reads", []).append(index)
+        return super().__getitem__(index)
+
+
+def half_the_reads(folder: str) -> tuple[int, int, list[str]]:
+    """Every step of an adaptation that reads a split reads about half of it on each rank."""
+    written: list[str] = []
+    _watch_writes(written, folder)
+    train, fit = (Counted(w.recordings, 4, 4, stride=3, measured=(0,)) for w in (TRAIN, FIT))
+    statistics = Normaliser(STATISTICS.shift.float(), STATISTICS.scale.float())
+    pair, settings = (statistics, statistics), changed(SETTINGS, members=1)
+    adapt(Source(), train, fit, settings=settings, normalisers=pair, folder=folder)
+    return len(train.reads), len(train) * (1 + 3 + 1), written  # h0, epochs, mean field
+
+
+def _watch_writes(written: list[str], folder: str) -> None:
+    """Note every file below a folder that Python opens for writing, makes or removes."""
+    opened, made = builtins.open, os.open
+
+    def note(path: object) -> None:
+        if str(path).startswith(folder):
+            written.append(str(path))
+
+    def watched(path, mode="r", *args, **kwargs):  # type: ignore[no-untyped-def]
+        if any(letter in mode for letter in "wax+"):
+            note(path)
+        return opened(path, mode, *args, **kwargs)
+
+    def low(path, flags, *args, **kwargs):  # type: ignore[no-untyped-def]
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            note(path)
+        return made(path, flags, *args, **kwargs)
+
+    builtins.open, os.open = watched, low  # type: ignore[assignment]
+    for name in ("mkdir", "unlink", "rename", "replace", "rmdir", "truncate"):
+        before = getattr(os, name)
+
+        def call(path, *args, _before=before, **kwargs):  # type: ignore[no-untyped-def]
+            note(path)
+            return _before(path, *args, **kwargs)
+
+        setattr(os, name, call)
+
+
+def test_each_process_reads_half_and_the_first_one_writes(both: Path) -> None:
+    parts = [torch.load(f"{both}-{rank}.pt")["reads"] for rank in range(2)]
+    for reads, whole, _ in parts:
+        assert 0.4 * whole <= reads <= 0.6 * whole + 3  # and a window to try the source with
+    assert parts[0][2]
+    assert parts[1][2] == []
+
+
+def nan_on_one(folder: str) -> None:
+    """The second process meets NaN in its third update."""
+    net = nn.Linear(2, 1)
+
+    def loss(numbers: list[int]):  # type: ignore[no-untyped-def]
+        loss.calls += 1  # type: ignore[attr-defined]
+        value = net(torch.ones(len(numbers), 2)).square().mean()
+        if ranks.rank() == 1 and loss.calls == 3:  # type: ignore[attr-defined]
+            value = value * float("nan")
         return value, {"loss": float(value.detach())}
 
-    def validate():
-        return float((net(x) - y).detach().square().mean())
-
-    settings = TrainSettings(epochs=3, batch_size=4, lr=0.05)
-    result = optimise(net, loss, validate, settings, size=21, key="k", folder=folder)
-    return net.state_dict(), result.best_score
+    loss.calls = 0  # type: ignore[attr-defined]
+    optimise(net, loss, lambda: 1.0, SETTINGS_OF_TEN, size=20, key="k", folder=folder)
 
 
-def worker(rank, folder):
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
-    )
-    weights, score = train(f"{folder}/run")
-    total = torch.tensor([float(rank + 1)])
-    distributed.add_up(total)
-    torch.save((weights, score, total), f"{folder}/rank-{rank}.pt")
-    dist.destroy_process_group()
+def fails_on_one(folder: str) -> None:
+    """The second process fails while the first waits for it."""
+    if ranks.rank() == 1:
+        raise ConfigError("`rank` must be 0, but is 1.")
+    ranks.barrier()
 
 
-def test_two_processes_train_like_one(tmp_path):
-    mp.spawn(worker, args=(str(tmp_path),), nprocs=2)
-    alone, score = train(tmp_path / "alone")
-    for rank in range(2):
-        weights, found, total = torch.load(tmp_path / f"rank-{rank}.pt", weights_only=True)
-        assert float(total) == 3.0
-        assert abs(found - score) < 1e-12
-        for name, value in weights.items():
-            torch.testing.assert_close(value, alone[name], rtol=1e-10, atol=1e-12)
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
-        "best.safetensors",
-        "log.csv",
-        "log.jsonl",
-        "state.safetensors",
-    ]
+@pytest.mark.parametrize(
+    ("target", "word"), [("nan_on_one", "NonFiniteError"), ("fails_on_one", "`rank` must be 0")]
+)
+def test_one_that_fails_ends_both(target: str, word: str, tmp_path: Path) -> None:
+    begin = time.monotonic()
+    found = together(f"{HERE}:{target}", tmp_path)
+    assert time.monotonic() - begin < 30  # starting takes most of it
+    assert [code for code, _, _ in found] == [1, 1]
+    assert word in found[1][2]
+    assert "NonFiniteError" in found[0][2] or "another one ended" in found[0][2]
+
+
+def refusals(folder: str) -> None:
+    """What two processes cannot share."""
+    windows = ArrayWindows([TRAIN.recordings[0][:8]], 4, 4, measured=(0,))
+    net, few = nn.Linear(1, 1), "2 processes cannot share 1 window"
+    with pytest.raises(ConfigError, match=few):
+        cached_source(Source(), windows, folder)
+    with pytest.raises(ConfigError, match=few):
+        optimise(net, _none, lambda: 1.0, SETTINGS_OF_TEN, size=1, key="", folder=folder)
+    with pytest.raises(ConfigError, match="names no `sums`"):
+        score({"source": Source()}, TRAIN, [Observer()], batch_size=4)
+
+
+def _none(numbers: list[int]) -> tuple[torch.Tensor, dict[str, float]]:
+    raise AssertionError
+
+
+def test_members_go_to_different_processes_with_the_bits_of_one(both: Path, tmp_path: Path) -> None:
+    two_members(tmp_path)
+    for seed in (42, 43):
+        paths = [
+            path / f"repair-{seed}" / "best.safetensors" for path in (tmp_path, both / "members")
+        ]
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_one_process_keeps_batch_norm_as_it_is() -> None:
+    net = nn.BatchNorm2d(3)
+    with synchronised(net):
+        assert "forward" not in net.__dict__

@@ -2,7 +2,7 @@
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2no import checks
+from r2no import checks, ranks
 from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.carrying import variation
 from r2no.adaptation.columns import free_groups, resolved
@@ -40,6 +40,9 @@ from r2no.training import (
     train_repair,
 )
 from r2no.training.backbone import fit_normalisers
+
+#: Train and fit split, each with the source's forecasts.
+Splits = tuple[tuple[Windows, SourceCache], tuple[Windows, SourceCache]]
 
 
 def adapt(
@@ -116,8 +119,7 @@ def adapt(
     check_adaptable(fit, settings)
     _check_apart(train, fit, shared_data)
     reporter = reporter or Reporter.default()
-    with contextlib.ExitStack() as stack:
-        work = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-")))
+    with _workplace(folder) as work:
         task = _Task(source, train, fit, further, normalisers, work, reporter)
         if settings.minutes is None:
             return task.adapted(settings)
@@ -131,6 +133,45 @@ def adapt(
             work=work,
             reporter=reporter,
         )
+
+
+def prepare(
+    source: Operator,
+    train: Windows,
+    fit: Windows,
+    member: int | None = None,
+    *,
+    settings: AdaptSettings,
+    normalisers: tuple[Normaliser, Normaliser] | None = None,
+    folder: PathLike,
+    reporter: Reporter = SILENT,
+) -> None:
+    """Do a part of :func:`adapt` ahead, which then finds it done: jobs of a cluster are such parts.
+
+    Without ``member`` the source's forecasts on both splits, with it the training of that member.
+    """
+    settings = resolved(settings, _common_fields(train, fit))
+    task = _Task(source, train, fit, (), normalisers, Path(folder), reporter)
+    if member is None:
+        task.predicted(settings)
+    else:
+        task.member(checks.whole("member", member, least=0), settings)
+
+
+@contextlib.contextmanager
+def _workplace(folder: PathLike | None = None) -> Iterator[Path]:
+    """The folder given, or a temporary one; the same for all processes."""
+    with contextlib.ExitStack() as stack:
+        if folder is None and ranks.is_main():
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-"))
+        work = Path(ranks.agreed(folder or ""))
+        if folder is None and not work.is_dir():
+            raise ConfigError(
+                f"`folder` must be given where processes run on several machines: `{work}` of the "
+                "first one is not here. Name a folder on a file system that all of them see."
+            )
+        yield work
+        ranks.barrier()  # before it is removed
 
 
 class _Task:
@@ -187,7 +228,7 @@ class _Task:
             start = self._instant(settings, loops, groups)
             groups = (*groups, start)
         if settings.members:
-            loops = replace(loops, modules=self._trained(settings, start), start=start)
+            loops = replace(loops, modules=self._modules(settings, start), start=start)
         ensemble, errors, exponents = fit_ensemble(
             loops,
             groups,
@@ -249,6 +290,16 @@ class _Task:
             reporter=self._reporter,
         )
 
+    def predicted(self, settings: AdaptSettings) -> Splits:
+        """Both splits with the source's forecasts on them."""
+        train, fit = self._cached("train", settings), self._cached("fit", settings)
+        return (self._train, train), (self._fit, fit)
+
+    def member(self, number: int, settings: AdaptSettings) -> None:
+        """Train one member."""
+        splits = self.predicted(settings)
+        _trained(number, splits, self._normalisers, settings, self._work, self._reporter)
+
     @cached_property
     def _normalisers(self) -> tuple[Normaliser, Normaliser]:
         return self._given or fit_normalisers(self._train)
@@ -268,27 +319,17 @@ class _Task:
             self._start = instant(groups, loops, self._train, cache, settings, self._reporter)
         return self._start
 
-    def _trained(self, settings: AdaptSettings, start: Instant | None) -> tuple[RepairUNet, ...]:
+    def _modules(self, settings: AdaptSettings, start: Instant | None) -> tuple[RepairUNet, ...]:
         """The modules of all members, trained to repair what the loops start from."""
-        modules = tuple(
-            initial_module(self._train.fields, settings, number)
-            for number in range(settings.members)
-        )
         train, fit = (
             (windows, cache if start is None else StartCache(start, windows, cache))
-            for windows, cache in (
-                (self._train, self._cached("train", settings)),
-                (self._fit, self._cached("fit", settings)),
-            )
+            for windows, cache in self.predicted(settings)
         )
         trainings = [
-            partial(
-                _train_member, number, module, (train, fit), self._normalisers, settings, self._work
-            )
-            for number, module in enumerate(modules)
+            partial(_trained, number, (train, fit), self._normalisers, settings, self._work)
+            for number in range(settings.members)
         ]
-        side_by_side(trainings, jobs=settings.jobs, reporter=self._reporter)
-        return modules
+        return tuple(side_by_side(trainings, jobs=settings.jobs, reporter=self._reporter))
 
 
 def _started(settings: AdaptSettings, start: str, members: int) -> AdaptSettings:
@@ -380,7 +421,7 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
             "`windows` must have the model's grid, frames and channels, but got "
             f"{windows.fields} instead of {model.fields}."
         )
-    with tempfile.TemporaryDirectory(prefix="r2no-") as work:
+    with _workplace() as work:
         cache = cached_source(
             model.source, windows, work, batch_size=model.settings.batch_size, reporter=reporter
         )
@@ -439,18 +480,18 @@ def initial_module(fields: Fields, settings: AdaptSettings, number: int) -> Repa
         )
 
 
-def _train_member(
+def _trained(
     number: int,
-    module: RepairUNet,
-    splits: tuple[tuple[Windows, SourceCache], tuple[Windows, SourceCache]],
+    splits: Splits,
     normalisers: tuple[Normaliser, Normaliser],
     settings: AdaptSettings,
     work: Path,
     reporter: Reporter,
-) -> None:
-    """Train one repair module in a folder of its own, with a seed of its own."""
+) -> RepairUNet:
+    """A repair module, trained in a folder of its own, with a seed of its own."""
     repair, seed = settings.repair, settings.seed + number
     suffix = "-instant" if repair.start == "instant" else ""
+    module = initial_module(splits[0][0].fields, settings, number)
     train_repair(
         module,
         *splits,
@@ -461,6 +502,7 @@ def _train_member(
         title=f"repair module {number + 1} of {settings.members}",
         reporter=reporter,
     )
+    return module
 
 
 def _common_fields(train: Windows, fit: Windows) -> Fields:

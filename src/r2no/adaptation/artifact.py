@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from r2no import checks, storage
+from r2no import checks, ranks, storage
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.group_files import check_included, group_tensors, load_groups, save_groups
@@ -51,6 +51,7 @@ from r2no.training import (
 _DEEPEST, _WIDEST = 12, 100_000
 
 
+@ranks.by_main
 def save(model: AdaptedModel, folder: Path, include_source: IncludeSource = "auto") -> Path:
     """Write a model; an artifact that is there stays whole until the new one takes its place.
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from r2no import ranks
 from r2no._types import Operator
 from r2no.data.window import Fields, Windows, batches
 from r2no.ensemble.columns import BASE, PARTNER, REPAIR, group_of
@@ -113,12 +114,13 @@ class MeanField:
         total = torch.zeros(*fields.grid, len(fields.channels), dtype=torch.float64)
         count = torch.zeros_like(total)
         with reporter.step("mean field", len(windows)) as step:
-            for numbers, window in batches(windows, batch_size):
+            for numbers, window in batches(windows, batch_size, shared=True):
                 valid = torch.ones_like(window.target, dtype=torch.bool)
                 valid = valid if window.mask is None else window.mask
                 total += torch.where(valid, window.target, 0).double().sum((0, 1)).cpu()
                 count += valid.sum((0, 1)).cpu()
                 step.advance(len(numbers))
+        ranks.add_up(total, count)
         space = tuple(range(total.ndim - 1))
         overall = total.sum(space) / count.sum(space).clamp_min(1)
         mean = torch.where(count > 0, total / count.clamp_min(1), overall)

@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from r2no import ranks
 from r2no._repr import brief_repr
 from r2no._types import Number
 from r2no.adaptation.groups import ColumnGroup, group_forecasts
@@ -19,7 +20,7 @@ from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import ColumnSpectra, DepthErrors, GramAccumulator, GramSums
 from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairUNet, repair_steps
-from r2no.training import SourceCache, distributed
+from r2no.training import SourceCache
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +76,6 @@ class RepairLoops:
                     yield member, depth, self.of_field.inverse_for_differences(iterate)
 
 
-def shared_batches(windows: Windows, batch_size: int) -> Iterator[tuple[range, Window]]:
-    """This process's batches of a split."""
-    for number, batch in enumerate(batches(windows, batch_size)):
-        if number % distributed.world_size() == distributed.rank():
-            yield batch
-
-
 @torch.no_grad()
 def gather_sums(
     loops: RepairLoops,
@@ -101,7 +95,7 @@ def gather_sums(
     Returns the sums for each exponent of the window weight.
     """
     with reporter.step(title, len(windows)) as step:
-        for numbers, window in shared_batches(windows, batch_size):
+        for numbers, window in batches(windows, batch_size, shared=True):
             source = cache[numbers]
             part = accumulator.begin(source, window.target, window.mask)
             for label, forecast in group_forecasts(groups, window.history, source):
@@ -112,8 +106,8 @@ def gather_sums(
     counted = torch.tensor([errors.windows])
     totals = accumulator.sums
     sums = [part for total in totals.values() for part in (total.moments, total.windows)]
-    distributed.add_up(*sums, errors.squared, counted)
-    errors.windows = int(counted)
+    ranks.add_up(*sums, errors.squared, counted)
+    errors.windows, errors.frames = int(counted), max(ranks.everyones(errors.frames))
     return totals
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from r2no import storage
+from r2no import ranks, storage
 from r2no._types import Number
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.costs import Step, timed
@@ -75,7 +75,7 @@ def adapt_within(
     start = time.monotonic()
     best = adapt(changed(settings, members=0))
     improved(best)
-    size = _chosen(seconds - (time.monotonic() - start), settings, train, work)
+    size = ranks.agreed(_chosen(seconds - (time.monotonic() - start), settings, train, work))
     if size is None:
         reporter.say("No time is left for repair modules: the instant model it is.")
         return best
@@ -86,7 +86,7 @@ def adapt_within(
     errors: dict[str, float] = {}
     tried = starts(settings) if size.both else ("source",)
     for members, first in _trials(size.members, tried, errors):
-        if errors and time.monotonic() - start > seconds:
+        if errors and ranks.agreed(time.monotonic() - start > seconds):
             reporter.say(f"The time is over after {max(members - 1, 1)} module(s).")
             break
         model = adapt(_trial(size.settings(settings), members, first))

@@ -1,13 +1,14 @@
 """write_predictions(): forecasts of a data set as a NetCDF or Zarr file, in bounded memory."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 from torch import Tensor
 
-from r2no import storage
+from r2no import ranks, storage
 from r2no._types import PathLike
 from r2no.adaptation.labelled import check_spacing, check_time_step
 from r2no.adaptation.model import AdaptedModel, versions
@@ -73,16 +74,27 @@ def write_predictions(
         rows=batch_size,
         overwrite=overwrite,
     )
-    with opening as file, reporter.step("forecasting", len(windows)) as step:
-        step.advance(file.done)
-        for number, start in enumerate(range(file.done, len(windows), batch_size), 1):
-            stop = min(start + batch_size, len(windows))
-            history = collate([windows[index] for index in range(start, stop)]).history
-            file.write(_by_name(_forecast(model, history, start), data))
+
+    def forecast(start: int) -> dict[str, np.ndarray]:
+        numbers = range(start, min(start + batch_size, len(windows)))
+        history = collate([windows[number] for number in numbers]).history
+        return _by_name(_forecast(model, history, start), data)
+
+    with ExitStack() as stack:
+        if ranks.is_main():
+            stack.enter_context(opening)
+        starts = range(ranks.agreed(opening.done), len(windows), batch_size)
+        step = stack.enter_context(reporter.step("forecasting", len(windows)))
+        step.advance(opening.done)
+        for number, rows in enumerate(ranks.in_order(starts, forecast), 1):
+            opening.write(rows)
             if number % _SAVE_EVERY == 0:
-                file.save()
-            step.advance(stop - start)
-        return file.finish()
+                opening.save()
+            step.advance(len(next(iter(rows.values()))))
+        if ranks.is_main():
+            opening.finish()
+        ranks.barrier()
+    return opening.path
 
 
 def _windows(

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2no import checks, storage
+from r2no import checks, ranks, storage
 from r2no._types import PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.group_files import group_labels, is_described
@@ -313,6 +313,7 @@ def listed_files(folder: Path) -> set[str]:
     return {MANIFEST, *(files if isinstance(files, dict) else ())}
 
 
+@ranks.by_main
 def store_beside(path: PathLike, name: str, content: Any) -> Path:
     """Add a JSON file to an artifact and list its hash in the manifest; both or nothing."""
     folder = Path(path)

@@ -7,6 +7,7 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
+from r2no import ranks
 from r2no.cli import (  # each registers itself
     adapt,
     bench,
@@ -53,10 +54,12 @@ def main() -> None:
     """Entry point: named errors become one clear line and exit code 1, or 2 for what moved."""
     before = signal.signal(signal.SIGINT, _interrupted)
     try:
-        app()
+        with ranks.group():
+            app()
     except R2NOError as error:
         line = Text.assemble((type(error).__name__, "bold red"), ": ", shown(str(error)))
         Console(stderr=True).print(line, soft_wrap=True)
+        ranks.ends_at_once()
         sys.exit(2 if isinstance(error, moved.MovedError) else 1)
     finally:
         signal.signal(signal.SIGINT, before)

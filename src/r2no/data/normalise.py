@@ -6,12 +6,13 @@ one pass with constant memory and are exact (global variance), unlike an average
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no import ranks
 from r2no._repr import brief_repr
 from r2no.errors import EmptySplitError, NonFiniteError, ShapeError
 
@@ -46,13 +47,15 @@ class Normaliser:
         return cls(torch.zeros(channels), torch.ones(channels))
 
     @classmethod
-    def gaussian(cls, fields: "Iterable[Tensor | tuple[Tensor, Tensor | None]]") -> "Normaliser":
+    def gaussian(
+        cls, fields: "Iterable[Tensor | tuple[Tensor, Tensor | None]]", *, shared: bool = False
+    ) -> "Normaliser":
         """Zero mean and unit variance per channel, from one pass over ``fields``.
 
         A pair (values, mask) counts the values where the mask is True; a channel without any
-        stays as it is.
+        stays as it is. With ``shared``, of several processes each brings fields of its own.
         """
-        return _pooled(fields).gaussian()
+        return _pooled(fields, shared=shared).gaussian()
 
     @classmethod
     def range(cls, fields: Iterable[Tensor]) -> "Normaliser":
@@ -135,12 +138,15 @@ class Moments:
         return Normaliser(torch.zeros_like(self.peak).float(), self.peak.float())
 
 
-def _pooled(fields: "Iterable[Tensor | tuple[Tensor, Tensor | None]]") -> Moments:
+def _pooled(
+    fields: "Iterable[Tensor | tuple[Tensor, Tensor | None]]", *, shared: bool = False
+) -> Moments:
     pairs = (item if isinstance(item, tuple) else (item, None) for item in fields)
     parts = (Moments.of(values, mask) for values, mask in pairs)
-    total = next(parts, None)
-    if total is None:
-        raise EmptySplitError("`fields` yielded nothing. Give at least one window.")
+    total: Moments | None = None
     for part in parts:
-        total = total.merge(part)
-    return total
+        total = part if total is None else total.merge(part)
+    found = [one for one in (ranks.everyones(total) if shared else [total]) if one is not None]
+    if not found:
+        raise EmptySplitError("`fields` yielded nothing. Give at least one window.")
+    return reduce(Moments.merge, found)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from r2no import ranks
 from r2no._repr import brief_repr, named_units
 from r2no._types import Grid
 from r2no.errors import ConfigError, EmptySplitError, ShapeError
@@ -183,13 +184,22 @@ def collate(windows: Sequence[Window]) -> Window:
     return Window(history, target, torch.stack(masks))
 
 
-def batches(windows: Windows, batch_size: int) -> Iterator[tuple[range, Window]]:
-    """Yield (window numbers, collated windows) in order; the last batch may be short."""
+def batches(
+    windows: Windows, batch_size: int, *, shared: bool = False
+) -> Iterator[tuple[range, Window]]:
+    """Yield (window numbers, collated windows) in order; the last batch may be short.
+
+    With ``shared``, each of several processes gets, and reads, its share of the batches.
+    """
     if len(windows) == 0:
         raise EmptySplitError(
             "`windows` holds no windows. Give a split with at least one trajectory that is as "
             "long as history plus horizon."
         )
-    for start in range(0, len(windows), batch_size):
+    starts: Sequence[int] = range(0, len(windows), batch_size)
+    if shared:
+        ranks.check_enough(len(windows))
+        starts = ranks.share(starts)
+    for start in starts:
         numbers = range(start, min(start + batch_size, len(windows)))
         yield numbers, collate([windows[number] for number in numbers])

@@ -1,7 +1,7 @@
 """What the iterates do before they are combined: errors by depth and band, theory (M9-M12)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -40,6 +40,15 @@ class DepthErrors:
     def cleared(self) -> "DepthErrors":
         """No windows yet, of the same members, depths, bands and channels."""
         return DepthErrors(self.cells, self.measured, torch.zeros_like(self.squared))
+
+    def merge(self, other: "DepthErrors") -> "DepthErrors":
+        """The errors of both, of the same members, depths, bands and channels."""
+        return replace(
+            self,
+            squared=self.squared + other.squared,
+            windows=self.windows + other.windows,
+            frames=max(self.frames, other.frames),
+        )
 
     def begin(self, target: Field) -> None:
         """Count a batch; follow with :meth:`add` for each of its iterates."""

@@ -174,7 +174,7 @@ class MetricBatches:
 
     The pieces are averaged without weights, a shorter last one included, so scores depend on
     ``metric_batch`` and on the order of the windows, but not on how they arrive in batches. A
-    piece of one window makes r2 -inf. Such scores cannot be merged.
+    piece of one window makes r2 -inf. Scores can be merged where pieces are whole.
     """
 
     def __init__(self, measured: Measured, metric_batch: int) -> None:
@@ -214,6 +214,25 @@ class MetricBatches:
             if self._filled == self.metric_batch:
                 self._totals, self._pieces = self._with_piece()
                 self._piece, self._filled = Accumulator(self.measured), 0
+
+    def merge(self, other: "MetricBatches") -> "MetricBatches":
+        """Add the pieces of ``other``; at most one of the two may have an unfinished piece.
+
+        Raises:
+            ShapeError: if both have, since their windows belong to one piece or to two.
+        """
+        if self._filled and other._filled:
+            raise ShapeError(
+                f"Only whole pieces of {self.metric_batch} windows can be merged, but both sides "
+                f"have a part of one. Use batches of {self.metric_batch} windows."
+            )
+        if other._filled:
+            self._piece, self._filled = other._piece, other._filled
+        for name, value in other._totals.items():
+            self._totals[name] = self._totals.get(name, 0.0) + value
+        self._pieces += other._pieces
+        self._shape = self._shape or other._shape
+        return self
 
     def _with_piece(self) -> tuple[dict[str, float], int]:
         scores = self._piece.compute()

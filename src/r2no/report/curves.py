@@ -8,7 +8,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from r2no import storage
+from r2no import ranks, storage
 from r2no._repr import brief_repr
 from r2no._types import PathLike
 
@@ -116,6 +116,7 @@ def plot_channels(fields: Mapping[str, Tensor], path: PathLike, *, title: str = 
     return _write(figure, path)
 
 
+@ranks.by_main
 def _write(figure: Figure, path: PathLike) -> Path:
     with storage.atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130, facecolor="white")

@@ -9,7 +9,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from r2no import storage
+from r2no import ranks, storage
 from r2no._types import PathLike
 from r2no.ensemble import DepthErrors, FittedEnsemble, SpectralEnsemble, on_plane
 from r2no.report.effects import effects
@@ -18,6 +18,7 @@ from r2no.spectral import FourierCells
 _COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7")
 
 
+@ranks.by_main
 def _write(figure: Figure, path: PathLike) -> Path:
     with storage.atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130, facecolor="white")

@@ -32,6 +32,8 @@ class ScoringWatch(Observer):
         window: Number of the window whose fields are kept; default the middle one.
     """
 
+    sums = ("_energy", "_squared", "_points", "_sample")
+
     def __init__(self, model: AdaptedModel, windows: Windows, *, window: int | None = None) -> None:
         fields = model.fields
         self._fields, self._windows = fields, windows

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from r2no import storage
+from r2no import ranks, storage
 from r2no._types import Operator
 from r2no.adaptation import AdaptedModel, further_forecasts, readouts, score_readouts
 from r2no.adaptation.model import versions
@@ -73,7 +73,7 @@ def finish(
         observers=[watch],
         reporter=reporter,
     )
-    evaluation = watch.finish(scores, errors, audit=audit_splits(splits))
+    evaluation = watch.finish(scores, errors, audit=ranks.by_main(audit_splits)(splits))
     store_evaluation(path, evaluation)
     page = path.parent / REPORT
     shown = collect(path, title=title, command=command, reporter=reporter)

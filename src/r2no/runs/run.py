@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from r2no.adaptation import AdaptedModel, adapt
-from r2no.locks import sole_writer
+from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
 from r2no.runs.config import OwnConfig
 from r2no.runs.finish import ARTIFACT, finish, summarise
@@ -23,7 +23,7 @@ def run_own_adaptation(
     one into the same folder waits for the first.
     """
     check_place(config.out)
-    with sole_writer(config.out):
+    with sole_run(config.out):
         return _run(config, reporter, command)
 
 

@@ -7,7 +7,6 @@ batch, gradients and sums are added up, and rank 0 writes.
 from r2no.training.backbone import train_operator
 from r2no.training.checkpoints import benchmark_history, load_operator, save_operator
 from r2no.training.config import TrainSettings
-from r2no.training.distributed import sole_run
 from r2no.training.engine import TrainResult, optimise
 from r2no.training.operator import (
     Persistence,
@@ -37,7 +36,6 @@ __all__ = [
     "same_answer",
     "save_operator",
     "side_by_side",
-    "sole_run",
     "train_operator",
     "train_repair",
 ]

@@ -89,7 +89,9 @@ def fit_normalisers(windows: Windows, batch_size: int = 64) -> tuple[Normaliser,
 
     Missing values of the target do not count; those of the history count as they were filled.
     """
-    history = Normaliser.gaussian(window.history for _, window in batches(windows, batch_size))
-    pairs = ((window.target, window.mask) for _, window in batches(windows, batch_size))
-    target = Normaliser.gaussian(pairs)
-    return history, target
+    histories = (window.history for _, window in batches(windows, batch_size, shared=True))
+    history = Normaliser.gaussian(histories, shared=True)
+    pairs = (
+        (window.target, window.mask) for _, window in batches(windows, batch_size, shared=True)
+    )
+    return history, Normaliser.gaussian(pairs, shared=True)

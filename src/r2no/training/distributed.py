@@ -1,68 +1,135 @@
-"""Ranks: one process without ``torchrun``, many with it; the same code for both."""
+"""Gradients and normalisation over several processes, so that N of them train as one would."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
 
-from r2no._types import PathLike
-from r2no.locks import sole_writer
+from r2no import ranks
 
-
-def rank() -> int:
-    """Number of this process."""
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+#: Loss of a batch of window numbers, with terms to log.
+LossFunction = Callable[[list[int]], tuple[Tensor, dict[str, float]]]
 
 
-def world_size() -> int:
-    """Number of processes."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+class Gradients:
+    """Loss of a batch with its gradients, each process taking its share of the windows.
+
+    Losses count by windows. Without a window of its own a process computes the batch's first one
+    and counts for nothing, since all must take part in every sum.
+    """
+
+    def __init__(self, module: nn.Module, loss: LossFunction) -> None:
+        self._module, self._loss = module, loss
+        if ranks.world_size() > 1:
+            self._loss = DistributedDataParallel(_Step(module, loss), find_unused_parameters=True)
+
+    def __call__(self, numbers: list[int]) -> tuple[float, dict[str, float]]:
+        """Leave the gradients in the parameters; returns the loss of the whole batch, and terms."""
+        mine = list(ranks.share(numbers))
+        weight = len(mine) / len(numbers)
+        with synchronised(self._module, counts=bool(mine)):
+            loss, terms = self._loss(mine or numbers[:1])
+            (loss * (weight * ranks.world_size())).backward()  # which are averaged
+        total = ranks.weighted({"": float(loss.detach()), **terms}, weight)
+        return total.pop(""), total
 
 
-def is_main() -> bool:
-    """Whether this process writes files and prints."""
-    return rank() == 0
+class _Step(nn.Module):
+    """A loss as a module, whose forward is one pass however often it calls the network.
+
+    Some networks have parameters that only fill a place in released files, so unused ones are
+    looked for; and then gradients are not regrouped after the first update, so that a resumed run
+    adds them up in the same order. ``idle`` is there to be found: nothing warns of a vain search.
+    """
+
+    def __init__(self, module: nn.Module, loss: LossFunction) -> None:
+        super().__init__()
+        self.module, self._loss = module, loss
+        self.idle = nn.Parameter(next(module.parameters()).new_zeros(1))
+
+    def forward(self, numbers: list[int]) -> tuple[Tensor, dict[str, float]]:
+        return self._loss(numbers)
 
 
 @contextlib.contextmanager
-def sole_run(path: PathLike) -> Iterator[None]:
-    """Be the only run that writes ``path``; of a run's processes the first one holds the lock."""
-    with sole_writer(path) if is_main() else contextlib.nullcontext():
+def synchronised(module: nn.Module, *, counts: bool = True) -> Iterator[None]:
+    """Let BatchNorm use the statistics of all processes' windows, or of those that count."""
+    norms = [one for one in module.modules() if isinstance(one, _BatchNorm)]
+    if ranks.world_size() == 1:
+        norms = []
+    for norm in norms:
+        norm.forward = partial(_normalised, norm, counts)  # type: ignore[method-assign]
+    try:
         yield
+    finally:
+        for norm in norms:
+            del norm.forward
 
 
-def barrier() -> None:
-    """Wait for every process."""
-    if world_size() > 1:
-        dist.barrier()
+def _normalised(norm: _BatchNorm, counts: bool, values: Tensor) -> Tensor:
+    """What BatchNorm gives in training, with the moments of all processes."""
+    if not norm.training:
+        plain: Tensor = type(norm).forward(norm, values)
+        return plain
+    scaled, mean, variance, number = _SharedMoments.apply(values, norm.eps, counts)  # type: ignore[no-untyped-call]
+    if norm.track_running_stats and norm.running_mean is not None:
+        _remember(norm, mean, variance * number / (number - 1).clamp_min(1))
+    if not norm.affine:
+        return scaled
+    shape = (1, -1, *[1] * (values.ndim - 2))
+    moved: Tensor = torch.addcmul(norm.bias.view(shape), scaled, norm.weight.view(shape))
+    return moved
 
 
-def add_up(*tensors: Tensor) -> None:
-    """Replace each tensor, in place, by its sum over all processes."""
-    if world_size() > 1:
-        for tensor in tensors:
-            dist.all_reduce(tensor)
+@torch.no_grad()
+def _remember(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
+    """Move the running statistics towards those of the batch."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    norm.num_batches_tracked.add_(1)
+    share = norm.momentum
+    if share is None:
+        share = 1.0 / float(norm.num_batches_tracked)
+    norm.running_mean.mul_(1 - share).add_(mean.to(norm.running_mean.dtype), alpha=share)
+    norm.running_var.mul_(1 - share).add_(variance.to(norm.running_var.dtype), alpha=share)
 
 
-def share(numbers: list[int]) -> list[int]:
-    """This process's part of a batch."""
-    return numbers[rank() :: world_size()]
+class _SharedMoments(torch.autograd.Function):
+    """Values less their mean, by their standard deviation, both over all processes."""
 
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, eps: float, counts: bool) -> tuple[Tensor, ...]:
+        axes = [axis for axis in range(values.ndim) if axis != 1]
+        variance, mean = (one.double() for one in torch.var_mean(values, axes, correction=0))
+        number = torch.full_like(mean[:1], values.numel() // values.shape[1])
+        sums = torch.cat([number, number * mean, number * (variance + mean**2)]) * float(counts)
+        ranks.add_up(sums)
+        number, (mean, squares) = sums[:1], (sums[1:] / sums[:1]).unflatten(0, (2, -1))
+        variance = squares - mean**2
+        shape = (1, -1, *[1] * (values.ndim - 2))
+        inverse = (variance + eps).rsqrt().to(values.dtype).view(shape)
+        scaled = (values - mean.to(values.dtype).view(shape)) * inverse
+        ctx.save_for_backward(scaled, inverse, number)
+        ctx.counts, ctx.axes = counts, axes
+        ctx.mark_non_differentiable(mean, variance, number)
+        return scaled, mean, variance, number
 
-def add_up_gradients(parameters: Iterable[Tensor]) -> None:
-    """Sum the gradients over all processes (each weights its loss by its share of the batch)."""
-    if world_size() == 1:
-        return
-    for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        dist.all_reduce(parameter.grad)
-
-
-def broadcast_buffers(buffers: Iterable[Tensor]) -> None:
-    """Give every process rank 0's buffers, such as BatchNorm's running statistics."""
-    if world_size() > 1:
-        for buffer in buffers:
-            dist.broadcast(buffer, src=0)
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        scaled, inverse, number = ctx.saved_tensors
+        gradient = gradients[0]
+        sums = torch.stack([gradient.sum(ctx.axes), (gradient * scaled).sum(ctx.axes)])
+        ranks.add_up(sums)
+        of_mean, of_spread = (sums / number * float(ctx.counts)).to(gradient.dtype)
+        shape = inverse.shape
+        return (
+            inverse * (gradient - of_mean.view(shape) - scaled * of_spread.view(shape)),
+            None,
+            None,
+        )

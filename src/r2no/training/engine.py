@@ -10,6 +10,7 @@ tolerance, so a run also goes on there.
 import csv
 import io
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,21 +21,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from r2no import storage
+from r2no import ranks, storage
 from r2no._repr import brief_repr
 from r2no._types import Number, PathLike
 from r2no.errors import EmptySplitError, FingerprintError, NonFiniteError
+from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
-from r2no.training import distributed
 from r2no.training.config import TrainSettings
+from r2no.training.distributed import Gradients, LossFunction
 
 _STATE, _BEST, _LOG = "state.safetensors", "best.safetensors", "log"
 _FORMAT = "r2no.training/2"
 _SAME_BEGIN = 1e-4  # of a tensor's norm; rounding on another machine changes less
 _SAVE_SHARE = 20  # training lasts at least so many times as long as saving
-
-#: Loss of a batch of window numbers, with terms to log.
-LossFunction = Callable[[list[int]], tuple[Tensor, dict[str, float]]]
 
 #: Score of the current weights, lower is better, alone or with other scores to log.
 Validation = Callable[[], float | tuple[float, Mapping[str, float]]]
@@ -110,6 +109,7 @@ def optimise(
     """
     if size == 0:
         raise EmptySplitError("The training split holds no windows. Give at least one trajectory.")
+    ranks.check_enough(size)
     folder = Path(folder)
     key = storage.fingerprint(key, settings.model_dump(mode="json"))
     begin = _sketch([*module.state_dict().values(), *alike])
@@ -117,12 +117,13 @@ def optimise(
     optimiser = kind(module.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        with distributed.sole_run(folder):
+        with sole_run(folder):
             storage.remove_temporaries(folder)
             state = _resume(folder, key, begin, module, optimiser)
-            parts = (module, optimiser, loss, validate, settings, size, key, begin, folder)
+            gradients = Gradients(module, loss)
+            parts = (module, optimiser, gradients, validate, settings, size, key, begin, folder)
             _Run(*parts, state, on_epoch).advance(title, reporter, save_seconds)
-    distributed.barrier()
+    ranks.barrier()
     best, _ = storage.load_tensors(folder / _BEST)
     module.load_state_dict(best)
     module.eval()
@@ -133,7 +134,7 @@ def optimise(
 class _Run:
     module: nn.Module
     optimiser: torch.optim.Optimizer
-    loss: LossFunction
+    gradients: Gradients
     validate: Validation
     settings: TrainSettings
     size: int
@@ -179,20 +180,14 @@ class _Run:
         for group in self.optimiser.param_groups:
             group["lr"] = self.settings.lr_at(self.state.update, per_epoch)
         self.optimiser.zero_grad(set_to_none=True)
-        mine = distributed.share(numbers)
-        terms: dict[str, float] = {}
-        if mine:
-            loss, terms = self.loss(mine)
-            weight = len(mine) / len(numbers)
-            (loss * weight).backward()
-            self.state.losses.append(float(loss.detach()))
-            if not torch.isfinite(loss.detach()):
-                raise NonFiniteError(
-                    f"The training loss became {float(loss.detach())} at update "
-                    f"{self.state.update}. Lower `lr`, set `clip`, or check the data for extreme "
-                    f"values; the last good state is in `{self.folder}`."
-                )
-        distributed.add_up_gradients(self.module.parameters())
+        loss, terms = self.gradients(numbers)
+        self.state.losses.append(loss)
+        if not math.isfinite(loss):
+            raise NonFiniteError(
+                f"The training loss became {loss} at update {self.state.update}. Lower `lr`, set "
+                "`clip`, or check the data for extreme values; the last good state is in "
+                f"`{self.folder}`."
+            )
         if self.settings.clip > 0:
             nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.clip)
         self.optimiser.step()
@@ -202,7 +197,6 @@ class _Run:
 
     def _validate(self, per_epoch: int) -> None:
         """Score the module, log it, and keep it if it is the best so far."""
-        distributed.broadcast_buffers(self.module.buffers())
         self.module.eval()
         with torch.no_grad():
             found = self.validate()
@@ -220,12 +214,11 @@ class _Run:
         state.sums, state.counted = {}, 0
         if score < state.best_score:
             state.best_score, state.best_update = score, state.update
-            if distributed.is_main():
-                storage.save_tensors(self.folder / _BEST, self.module.state_dict())
+            storage.save_tensors(self.folder / _BEST, self.module.state_dict())
 
     def _save(self) -> None:
         """Write everything that a resumed run needs to go on bit for bit."""
-        if not distributed.is_main():
+        if not ranks.is_main():
             return
         state = self.state
         tensors = {f"module.{name}": value for name, value in self.module.state_dict().items()}

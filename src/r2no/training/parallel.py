@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import torch
 
+from r2no import ranks
 from r2no._types import Number
 from r2no.progress import Reporter, Step
-from r2no.training import distributed
 
 Result = TypeVar("Result")
 
@@ -28,12 +28,20 @@ def side_by_side(
 ) -> list[Result]:
     """Run the tasks, at most ``jobs`` at a time, and return their results in order.
 
-    Ranks of a distributed run must meet in the same order, so there one follows the other.
+    With several processes and at least as many tasks, each process does some of them by itself;
+    then all go through all of them, to find them done. Else one task follows the other, because
+    the processes meet in each.
 
-    A task may use PyTorch's global random generator only when ``jobs`` is 1: the others share it.
-    If one fails, or the user interrupts, the rest stop at their next sign of progress.
+    A task must find its results when it is done again. It may use PyTorch's global random generator
+    only when ``jobs`` is 1: the others share it. If one fails, or the user interrupts, the rest
+    stop at their next sign of progress.
     """
-    jobs = 1 if distributed.world_size() > 1 else min(jobs, len(tasks))
+    if 1 < ranks.world_size() <= len(tasks):
+        mine = ranks.share(tasks)
+        with ranks.alone():
+            side_by_side(mine, jobs=jobs, reporter=reporter)
+        ranks.barrier()
+    jobs = 1 if ranks.world_size() > 1 else min(jobs, len(tasks))
     if jobs <= 1:
         return [task(reporter) for task in tasks]
     threads = max(1, torch.get_num_threads() // jobs)

@@ -12,6 +12,9 @@ import itertools
 import math
 import os
 import zlib
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +22,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from r2no import storage
+from r2no import ranks, storage
 from r2no._types import Operator, PathLike
-from r2no.data.window import Windows, batches
+from r2no.data.window import Windows, batches, collate
 from r2no.errors import (
     FileDamagedError,
     R2NOError,
     StorageError,
 )
-from r2no.locks import sole_writer
-from r2no.progress import SILENT, Reporter
-from r2no.training import distributed
+from r2no.locks import sole_run
+from r2no.progress import SILENT, Reporter, Step
 from r2no.training.operator import asked, operator_identity, same_answer
 
 _SAVE_EVERY = 16  # batches between two notes of how far the file is filled
@@ -93,20 +95,34 @@ def cached_source(
     """Predict every window of a split once, or reuse the file made before.
 
     A changed network or data set never meets an old prediction. A killed run continues where it
-    stopped, here or on another machine. A second process waits for the first.
+    stopped, here or on another machine. A second run waits for the first; the processes of one run
+    share the windows out.
     """
     first = next(iter(batches(windows, 1)))[1]
     wide = ["float64"] if first.history.dtype == torch.float64 else []  # once kept in float32
     key = storage.fingerprint(operator_identity(source), windows.fingerprint, batch_size, *wide)
     shape = _shape(windows)
     answer = torch.from_numpy(_checked(source, first.history, shape))
-    if distributed.is_main():
-        with sole_writer(Path(folder) / f"h0-{key[:24]}"):
-            storage.remove_temporaries(folder, f"h0-{key[:24]}-*")
-            path = _place(Path(folder), key, answer)
-            _fill(source, windows, path, answer, batch_size, title, reporter)
-    distributed.barrier()
-    return SourceCache(_place(Path(folder), key, answer))
+    ranks.check_enough(len(windows))
+    with sole_run(Path(folder) / f"h0-{key[:24]}"):
+        storage.remove_temporaries(folder, f"h0-{key[:24]}-*")
+        path = ranks.agreed(_place(Path(folder), key, answer))
+        checks = ranks.agreed(_noted(path))
+        if len(checks) < len(windows):
+            starts = range(len(checks), len(windows), batch_size)
+            rows = ranks.in_order(starts, partial(_answers, source, windows, batch_size))
+            with reporter.step(title, len(windows)) as step:
+                step.advance(len(checks))
+                _fill(path, _shape(windows), rows, checks, answer, step)
+        ranks.barrier()
+    return SourceCache(path)
+
+
+def _answers(source: Operator, windows: Windows, batch_size: int, start: int) -> np.ndarray:
+    """The source's forecasts for the batch that begins with this window."""
+    numbers = range(start, min(start + batch_size, len(windows)))
+    history = collate([windows[number] for number in numbers]).history
+    return _checked(source, history, _shape(windows))
 
 
 def _shape(windows: Windows) -> tuple[int, ...]:
@@ -130,39 +146,33 @@ def _place(folder: Path, key: str, answer: Tensor) -> Path:
 
 
 def _fill(
-    source: Operator,
-    windows: Windows,
     path: Path,
+    shape: tuple[int, ...],
+    batches_of_rows: Iterator[np.ndarray],
+    checks: list[int],
     answer: Tensor,
-    batch_size: int,
-    title: str,
-    reporter: Reporter,
+    step: Step,
 ) -> None:
     """Append what is missing; the note is written after the rows it speaks of are on the disk."""
-    shape, checks = _shape(windows), _noted(path)
-    if len(checks) == len(windows):
+    if not ranks.is_main():  # its rows went to the first process
+        deque(batches_of_rows, maxlen=0)
         return
     kind = answer.numpy().dtype
     done, header, row_size = len(checks), _header(shape, kind), kind.itemsize * math.prod(shape[1:])
-    storage.check_space(path, len(header) + row_size * len(windows))
+    storage.check_space(path, len(header) + row_size * shape[0])
     try:
         with path.open("r+b" if done else "wb") as file:
             file.truncate(len(header) + done * row_size if done else 0)
             file.seek(0, os.SEEK_END)
             file.write(b"" if done else header)
-            with reporter.step(title, len(windows)) as step, torch.no_grad():
-                step.advance(done)
-                for position, (numbers, window) in enumerate(batches(windows, batch_size)):
-                    if numbers.stop <= done:
-                        continue
-                    rows = _checked(source, window.history, shape)
-                    file.write(rows.data)
-                    checks += [zlib.crc32(row.tobytes()) for row in rows]
-                    if (position + 1) % _SAVE_EVERY == 0 or len(checks) == len(windows):
-                        file.flush()
-                        os.fsync(file.fileno())
-                        _write_note(path, checks, answer)
-                    step.advance(len(numbers))
+            for position, rows in enumerate(batches_of_rows, 1):
+                file.write(rows.data)
+                checks += [zlib.crc32(row.tobytes()) for row in rows]
+                if position % _SAVE_EVERY == 0 or len(checks) == shape[0]:
+                    file.flush()
+                    os.fsync(file.fileno())
+                    _write_note(path, checks, answer)
+                step.advance(len(rows))
     except OSError as error:
         if isinstance(error, R2NOError):
             raise

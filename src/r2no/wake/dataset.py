@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from r2no import ranks
 from r2no._types import PathLike
 from r2no.data.arrays import ArrayWindows
 from r2no.errors import ConfigError, FileDamagedError
@@ -74,11 +75,17 @@ def make_wake(
     if cache is None:
         return _assemble(simulate_wake(settings, progress), settings)
     path = Path(cache) / f"wake-{fingerprint(asdict(settings), CODE_VERSION)[:16]}.safetensors"
+    _store(path, settings, progress)
+    return _assemble(_read_cache(path), settings)
+
+
+@ranks.by_main
+def _store(path: Path, settings: WakeSettings, progress: Progress | None) -> None:
+    """Simulate and write, unless that was done."""
     with sole_writer(path):
         if not path.is_file():
             made = simulate_wake(settings, progress)
             save_tensors(path, made, {"settings": asdict(settings), "sha256": fingerprint(made)})
-    return _assemble(_read_cache(path), settings)
 
 
 def _read_cache(path: Path) -> dict[str, Tensor]:

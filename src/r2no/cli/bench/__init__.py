@@ -3,6 +3,7 @@
 from r2no.cli.bench import (  # each registers itself
     adapt,
     checkpoints,
+    cluster,
     data,
     evaluate,
     show,
@@ -11,4 +12,14 @@ from r2no.cli.bench import (  # each registers itself
 )
 from r2no.cli.bench.app import bench_app
 
-__all__ = ["adapt", "bench_app", "checkpoints", "data", "evaluate", "show", "study", "train"]
+__all__ = [
+    "adapt",
+    "bench_app",
+    "checkpoints",
+    "cluster",
+    "data",
+    "evaluate",
+    "show",
+    "study",
+    "train",
+]

@@ -64,10 +64,10 @@ def run(
 
     Example: r2no bench run --preset mini --out bench-out --system cylinder --backbone fno
     """
-    given = _given(locals(), "jobs", "threads", "norm")
+    options = given(locals(), "jobs", "threads", "norm")
     from r2no.realpdebench.study import BenchConfig, run_bench
 
-    configs = [BenchConfig.of(**given, norm=one) for one in norm or ["ortho"]]
+    configs = [BenchConfig.of(**options, norm=one) for one in norm or ["ortho"]]
     outcomes = []
     for config in configs:
         outcomes += run_bench(config, jobs=jobs, threads=threads, reporter=Reporter())
@@ -107,14 +107,14 @@ def plan(
 
     Example: r2no bench plan --data ROOT --checkpoints checkpoints --jobs 4
     """
-    given = _given(locals(), "jobs", "calibrate", "norm")
+    options = given(locals(), "jobs", "calibrate", "norm")
     from r2no.realpdebench.study import BenchConfig, plan_sheet
 
-    for config in [BenchConfig.of(**given, norm=one) for one in norm or ["ortho"]]:
+    for config in [BenchConfig.of(**options, norm=one) for one in norm or ["ortho"]]:
         typer.echo(plan_sheet(config, jobs=jobs, calibrate=calibrate).render("md"))
 
 
-def _given(arguments: dict[str, Any], *others: str) -> dict[str, Any]:
+def given(arguments: dict[str, Any], *others: str) -> dict[str, Any]:
     """The options of a config that were given, under the config's names."""
     plural = {"system": "systems", "backbone": "backbones", "source": "sources"}
     return {

@@ -101,6 +101,8 @@ class Protocol:
 class MeasuredChannels(Observer):
     """Which channels of the targets are not zero everywhere; :meth:`check` holds them to it."""
 
+    sums = ("_seen",)
+
     def __init__(self, windows: RealPDEBench) -> None:
         self._windows = windows
         self._seen = torch.zeros(len(windows.fields.channels), dtype=torch.bool)
@@ -137,6 +139,8 @@ class MeasuredChannels(Observer):
 
 class ProbeErrors(Observer):
     """Mean velocity profile error of each forecast, by station."""
+
+    sums = ("_stations", "_sizes")
 
     def __init__(self, windows: RealPDEBench, protocol: Protocol) -> None:
         self._system, self._protocol = windows.system, protocol

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from r2no import storage
+from r2no import ranks, storage
 from r2no.adaptation import adapt
 from r2no.adaptation.model import versions
+from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
 from r2no.realpdebench.protocol.config import AdaptConfig, TrainConfig
 from r2no.realpdebench.protocol.dataset import RealPDEBench
@@ -22,7 +23,6 @@ from r2no.training import (
     TrainResult,
     benchmark_history,
     save_operator,
-    sole_run,
     train_operator,
 )
 
@@ -44,7 +44,9 @@ def _train(config: TrainConfig, reporter: Reporter) -> dict[str, Any]:
     """Read the data through once, train, and write checkpoints and a summary."""
     row, work = config.resolved(), config.folder / "run"
     train, validation = _training_windows(config)
-    if not work.exists():  # simulated windows without masks, which would hide damaged channels
+    if not ranks.agreed(
+        work.exists()
+    ):  # simulated windows without masks, which would hide damaged channels
         read_through([validation, _training_windows(config, mask_prob=0.0)[0]], reporter)
     operator = start_operator(config, validation, reporter).operator
     check_operator(operator, validation)
@@ -84,6 +86,7 @@ def _training_windows(config: TrainConfig, **changes: Any) -> tuple[RealPDEBench
     return train, open_windows(config, config.system, "real", "val")
 
 
+@ranks.by_main
 def _write_checkpoints(
     config: TrainConfig, operator: PhysicalOperator, result: TrainResult
 ) -> dict[str, str]:
@@ -119,7 +122,7 @@ def _adapt(
 ) -> Path:
     """Read the data through once, adapt, and end the run as every run ends."""
     train, fit, test = (open_windows(config, system, "real", split) for split in _SPLITS)
-    if not (folder / "work").exists():
+    if not ranks.agreed((folder / "work").exists()):
         read_through([train, fit, test], reporter)
     source = open_source(config, config.source, cache=folder / "cache", reporter=reporter)
     check_operator(source.operator, fit)

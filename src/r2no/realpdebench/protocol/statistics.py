@@ -6,6 +6,7 @@ batch of all windows gives the exact variance.
 """
 
 from collections.abc import Iterable
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,13 +14,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from r2no import ranks
 from r2no._repr import brief_repr
 from r2no._types import PathLike
 from r2no.checks import choice
 from r2no.data.normalise import Moments, Normaliser
 from r2no.data.window import Window, Windows
 from r2no.errors import EmptySplitError, FileDamagedError
-from r2no.locks import sole_writer
+from r2no.locks import sole_run
 from r2no.realpdebench.files.index import load_pt
 from r2no.storage import fingerprint, load_tensors, save_tensors
 
@@ -83,13 +85,13 @@ def fit_statistics(
         choice("compat", compat, ("benchmark",))
         batch_size = batch_size or BENCHMARK_BATCH
     if cache is None:
-        return _accumulate(_stream(windows, workers), batch_size)
+        return _accumulate(_stream(windows, workers, batch_size), batch_size)
     key = fingerprint(windows.fingerprint, getattr(windows, "epoch", 0), batch_size)
     path = Path(cache) / f"statistics-{key[:16]}.safetensors"
-    with sole_writer(path):
-        if path.is_file():
+    with sole_run(path):
+        if ranks.agreed(path.is_file()):
             return _load(path, key)
-        result = _accumulate(_stream(windows, workers), batch_size)
+        result = _accumulate(_stream(windows, workers, batch_size), batch_size)
         _save(path, key, result)
     return result
 
@@ -125,13 +127,28 @@ def _are_statistics(vectors: list[Any]) -> bool:
     return alike and all(bool((scale >= 0).all()) for scale in scales)
 
 
-def _stream(windows: Windows, workers: int) -> Iterable[Window]:
+def _stream(windows: Windows, workers: int, batch_size: int | None) -> Iterable[Window]:
+    """This process's windows: of several, each takes whole batches."""
+    mine = [
+        n
+        for n in range(len(windows))
+        if n // (batch_size or 1) % ranks.world_size() == ranks.rank()
+    ]
     if workers == 0:
-        return (windows[number] for number in range(len(windows)))
-    return DataLoader(windows, batch_size=None, num_workers=workers)  # type: ignore[arg-type]
+        return (windows[number] for number in mine)
+    return DataLoader(windows, batch_size=None, sampler=mine, num_workers=workers)  # type: ignore[arg-type]
 
 
 def _accumulate(stream: Iterable[Window], batch_size: int | None) -> Statistics:
+    """Statistics of all processes' windows."""
+    exact, parts = batch_size is None, ranks.everyones(_own(stream, batch_size))
+    known = [part for part in parts if part is not None]
+    if not known:
+        raise EmptySplitError("`windows` holds no windows. Statistics need at least one.")
+    return reduce(lambda first, second: first._merge(second, between=exact), known)
+
+
+def _own(stream: Iterable[Window], batch_size: int | None) -> Statistics | None:
     total: Statistics | None = None
     batch: Statistics | None = None
     for number, window in enumerate(stream):
@@ -140,9 +157,7 @@ def _accumulate(stream: Iterable[Window], batch_size: int | None) -> Statistics:
             total = batch if total is None else total._merge(batch, between=False)
             batch = None
         batch = one if batch is None else batch._merge(one, between=True)
-    if batch is None:
-        raise EmptySplitError("`windows` holds no windows. Statistics need at least one.")
-    return batch if total is None else total._merge(batch, between=False)
+    return batch if total is None or batch is None else total._merge(batch, between=False)
 
 
 def _save(path: Path, key: str, statistics: Statistics) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from r2no import ranks
 from r2no.data.window import Fields, Window
 from r2no.errors import ConfigError, EmptySplitError, ShapeError
 from r2no.progress import Reporter, Step
@@ -82,9 +83,10 @@ def read_through(sets: Sequence[RealPDEBench], reporter: Reporter) -> None:
     for windows in sets:
         title = f"reading {windows.kind} {windows.split}"
         with reporter.step(title, len(windows)) as step:
-            for number in range(len(windows)):
+            for number in ranks.share(range(len(windows))):
                 windows[number]
-                step.advance()
+                step.advance(ranks.world_size())
+        ranks.barrier()
 
 
 def normalisers(

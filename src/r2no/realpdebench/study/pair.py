@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import nn
 
-from r2no import storage
+from r2no import ranks, storage
 from r2no.adaptation import AdaptedModel, adapt, load
 from r2no.adaptation.model import versions
 from r2no.data.window import Windows
-from r2no.locks import sole_writer
+from r2no.locks import sole_run
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol
@@ -97,8 +97,8 @@ def run_pair(place: Pair, checkpoint: Path, reporter: Reporter) -> bool:
     """
     windows = place.windows()
     key = place.key(checkpoint, windows)
-    with sole_writer(place.result), sole_writer(place.folder(key) / ARTIFACT):
-        if is_done(place, key):
+    with sole_run(place.result), sole_run(place.folder(key) / ARTIFACT):
+        if ranks.agreed(is_done(place, key)):
             return False
         _run(place, checkpoint, windows, key, reporter)
     return True
@@ -158,7 +158,7 @@ def _adapted(
     Always read back from its file, so that a resumed run sees the same bits as an unbroken one.
     """
     path = place.folder(key) / ARTIFACT
-    if is_artifact(path):
+    if ranks.agreed(is_artifact(path)):
         return load(path, source.operator)
     model = adapt(
         source.operator,

@@ -11,7 +11,8 @@ from functools import partial
 
 import torch
 
-from r2no import storage
+from r2no import ranks, storage
+from r2no.errors import ConfigError
 from r2no.locks import sole_writer
 from r2no.progress import SILENT, Reporter
 from r2no.realpdebench.files.tiny import write_tiny
@@ -51,6 +52,11 @@ def run_bench(
         threads: Threads of each process; default the cores shared out among them.
         reporter: Where progress is shown.
     """
+    if jobs > 1 and ranks.world_size() > 1:
+        raise ConfigError(
+            f"`jobs` must be 1 under torchrun, whose {ranks.world_size()} processes share each "
+            f"pair, but is {jobs}. Leave it out."
+        )
     check_sources(config)
     prepare_data(config)
     storage.write_json(config.out / "study.json", config.model_dump(mode="json"))
@@ -63,6 +69,7 @@ def run_bench(
     return [outcome for unit, outcome in sorted(outcomes, key=lambda item: order[item[0]])]
 
 
+@ranks.by_main
 def prepare_data(config: BenchConfig) -> None:
     """Write the small data sets of the mini preset that are not there yet."""
     if config.data is not None:
@@ -84,11 +91,14 @@ def run_unit(config: BenchConfig, unit: Unit, reporter: Reporter) -> list[Outcom
             checkpoint = obtain_source(config, system, backbone, source, reporter)
             state = "done" if run_pair(place, checkpoint, reporter) else "cached"
         except Exception as error:  # one pair must not end the study; it is reported
+            if ranks.world_size() > 1:  # but its processes would no longer be at the same place
+                raise
             storage.write_bytes(note, traceback.format_exc().encode())
             text = f"({type(error).__name__}: {error}) see {note}"
             outcomes.append(Outcome(place.name, "failed", text))
         else:
-            note.unlink(missing_ok=True)
+            if ranks.is_main():
+                note.unlink(missing_ok=True)
             outcomes.append(Outcome(place.name, state))
     return outcomes
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from r2no import storage
+from r2no import ranks, storage
 from r2no.backbones.formats import read_checkpoint
 from r2no.errors import ConfigError
-from r2no.locks import sole_writer
+from r2no.locks import sole_run
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.config import TrainConfig
 from r2no.realpdebench.protocol.run import CHECKPOINT, run_training
@@ -98,8 +98,8 @@ def obtain_source(
     if source == "finetune":
         start = obtain_source(config, system, backbone, "pretrained", reporter)
     train = source_config(config, system, backbone, source, start)
-    with sole_writer(train.folder / SUMMARY):
-        if not finished(train):
+    with sole_run(train.folder / SUMMARY):
+        if not ranks.agreed(finished(train)):
             train.check()
             run_training(train, reporter=reporter)
     return train.folder / CHECKPOINT

@@ -30,6 +30,8 @@ class Contraction(Observer):
     holds such a window, at the target.
     """
 
+    sums = ("reports", "evaluations")
+
     def __init__(self, loops: RepairLoops, windows: Windows, most: int = WINDOWS) -> None:
         self._loops, self._measured = loops, windows.fields.measured
         count = min(most, len(windows))
@@ -109,6 +111,8 @@ def _mean(rows: Sequence[tuple[float, ...]]) -> list[float]:
 
 class TrajectoryErrors(Observer):
     """Sums of ‖P_b(h_ℓ - y)‖² of the first member, by trajectory, depth, cell and channel."""
+
+    sums = ("_total",)
 
     def __init__(self, windows: Windows, cells: FourierCells, depths: int) -> None:
         self._cells, self._measured = cells, list(windows.fields.measured)
