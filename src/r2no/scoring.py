@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from r2no import devices
 from r2no._types import Operator
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Window, Windows, batches
+from r2no.data.window import Placed, Window, Windows, batches
 from r2no.ensemble import DepthErrors
 from r2no.metrics import Accumulator, MetricBatches
 from r2no.progress import SILENT, Reporter
@@ -80,6 +81,7 @@ def score(
     observers: Sequence[Observer],
     *,
     batch_size: int,
+    device: torch.device | None = None,
     title: str = "scoring",
     reporter: Reporter = SILENT,
 ) -> dict[str, float]:
@@ -90,6 +92,7 @@ def score(
         windows: The split.
         observers: What is gathered; each is shown every batch.
         batch_size: Windows per batch.
+        device: Where forecasts are made and scored; default where ``windows`` are.
         title: Shown with the progress.
         reporter: Where progress is shown.
 
@@ -98,6 +101,8 @@ def score(
     """
     forecaster = _each(forecasts) if isinstance(forecasts, Mapping) else forecasts
     watch = Watch(observers)
+    if device is not None:
+        windows = Placed(windows, devices.of_sums(device))
     with reporter.step(title, len(windows)) as step:
         for numbers, window in batches(windows, batch_size):
             watch.charge("data")
@@ -116,7 +121,7 @@ def score(
 def _each(operators: Mapping[str, Operator]) -> Forecaster:
     def forecasts(numbers: range, window: Window, watch: Watch) -> Iterator[tuple[str, Tensor]]:
         for name, operator in operators.items():
-            yield name, operator(window.history)
+            yield name, devices.answer(operator, window.history)
 
     return forecasts
 

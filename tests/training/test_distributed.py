@@ -17,7 +17,7 @@ def train(folder):
 
     def loss(numbers):
         value = (net(x[numbers]) - y[numbers]).square().mean()
-        return value, {"loss": float(value.detach())}
+        return value, {"loss": value}
 
     def validate():
         return float((net(x) - y).detach().square().mean())

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2no import checks
+from r2no import checks, devices
 from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.carrying import variation
 from r2no.adaptation.columns import free_groups, resolved
@@ -22,7 +22,7 @@ from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.minutes import DEFAULT_MINUTES, adapt_within
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Fields, Windows, batches
+from r2no.data.window import Fields, Placed, Windows, batches
 from r2no.ensemble.nested import ENOUGH_RECORDINGS
 from r2no.errors import ConfigError, EmptySplitError, FingerprintError, GridMismatchError
 from r2no.progress import SILENT, Reporter
@@ -52,6 +52,7 @@ def adapt(
     target: str | None = None,
     budget: int | None = None,
     minutes: Number | None = None,
+    device: str | torch.device | None = None,
     settings: AdaptSettings | None = None,
     normalisers: tuple[Normaliser, Normaliser] | None = None,
     folder: PathLike | None = None,
@@ -82,6 +83,8 @@ def adapt(
         minutes: Time to spend: a model without modules first, then modules of a size and number
             that fit this machine and the time left, each kept if held-out blocks prefer it. Ten
             if neither this nor members, cells or settings are given.
+        device: Where to compute; "auto" (default) is an accelerator if there is one. The source's
+            weights are moved there.
         settings: Everything else, and what the arguments above leave open; the defaults are the
             paper's but for columns and partition.
         normalisers: Of history and field for the loop; default fitted on ``train``.
@@ -93,6 +96,7 @@ def adapt(
 
     Raises:
         ConfigError: for a wrong argument, with the nearest right one, or shared recordings.
+        DeviceError: if the device is not there.
         EmptySplitError: for a split without windows, or too short to part.
         GridMismatchError: if the splits differ, or their grid has not two axes.
         ShapeError: if the source's answer has another shape, or is no tensor.
@@ -111,13 +115,16 @@ def adapt(
         minutes = DEFAULT_MINUTES
     given = {"members": members, "budget": budget, "minutes": minutes}
     settings = _with_arguments(settings or AdaptSettings(), fields, cells, target, given)
-    settings, further = resolved(settings, fields), further_operators(also)
+    place = devices.choose(settings.device if device is None else device)
+    settings = changed(resolved(settings, fields), device=str(place))
+    further = further_operators(also)
     check_adaptable(fit, settings)
     _check_apart(train, fit, shared_data)
     reporter = reporter or Reporter.default()
+    reporter.say(f"Computing on {devices.describe(place)}.")
     with contextlib.ExitStack() as stack:
         work = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-")))
-        task = _Task(source, train, fit, further, normalisers, work, reporter)
+        task = _Task(source, train, fit, further, normalisers, work, reporter, place)
         if settings.minutes is None:
             return task.adapted(settings)
         return adapt_within(
@@ -143,7 +150,11 @@ class _Task:
         normalisers: tuple[Normaliser, Normaliser] | None,
         work: Path,
         reporter: Reporter,
+        device: torch.device,
     ) -> None:
+        self._device, self._of_sums = device, devices.of_sums(device)
+        for operator in (source, *(getattr(group, "operator", None) for group in further)):
+            devices.moved(operator, device)
         self._source, self._train, self._fit, self._further = source, train, fit, further
         self._given, self._work, self._reporter = normalisers, work, reporter
         probe = next(iter(batches(train, 1)))[1].history
@@ -158,7 +169,7 @@ class _Task:
         ensemble, errors, exponents = fit_ensemble(
             loops,
             groups,
-            fit,
+            Placed(fit, self._of_sums),
             self._cached("fit", settings),
             settings,
             self._reporter,
@@ -172,11 +183,12 @@ class _Task:
             "fit": fit.fingerprint,
             "seeds": [settings.seed + number for number in range(settings.members)],
             "versions": versions(),
+            "device": devices.describe(self._device),
         }
         if exponents:
             provenance["exponents"] = exponents
         parts = (self._source, loops, ensemble, errors, fit.fields, settings, provenance)
-        model = AdaptedModel(*parts, frozen.probe, groups)
+        model = AdaptedModel(*parts, frozen.probe, groups, self._device)
         return model if settings.budget is None else model.truncate(settings.budget)
 
     def _variation(
@@ -187,10 +199,8 @@ class _Task:
         published = settings.ensemble.cells == "published"  # which keeps all of its weights
         if published or few is None or few >= ENOUGH_RECORDINGS or not groups:
             return 1.0
-        cache = self._cached("train", settings)
-        return variation(
-            groups, loops, self._train, cache, settings, self._reporter, recordings=few
-        )
+        cache, train = self._cached("train", settings), Placed(self._train, self._of_sums)
+        return variation(groups, loops, train, cache, settings, self._reporter, recordings=few)
 
     def _columns(self, settings: AdaptSettings) -> tuple[ColumnGroup, ...]:
         """The free columns, made once: settings of one task differ in their modules only."""
@@ -223,7 +233,7 @@ class _Task:
     def _loops(self, settings: AdaptSettings) -> RepairLoops:
         """The repair loops of trained members; without members no more than the statistics."""
         modules = [
-            initial_module(self._train.fields, settings, number)
+            initial_module(self._train.fields, settings, number).to(self._device)
             for number in range(settings.members)
         ]
         if modules:
@@ -239,7 +249,8 @@ class _Task:
             ]
             side_by_side(trainings, jobs=settings.jobs, reporter=self._reporter)
         repair = settings.repair
-        return RepairLoops(tuple(modules), *self._normalisers, repair.steps, repair.step_size)
+        loops = RepairLoops(tuple(modules), *self._normalisers, repair.steps, repair.step_size)
+        return loops.to(self._device)
 
 
 def _with_arguments(
@@ -332,7 +343,7 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
         ensemble, errors, _ = fit_ensemble(
             model.loops,
             model.groups,
-            windows,
+            Placed(windows, devices.of_sums(model.device)),
             cache,
             settings,
             reporter,

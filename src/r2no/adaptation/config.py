@@ -123,5 +123,11 @@ class AdaptSettings(Settings, frozen=True):
         description="Time to spend: a model without modules at once, then modules that fit.",
     )
     jobs: int = Field(default=1, ge=1, description="Members trained side by side (each in memory).")
+    device: str = Field(
+        default="auto",
+        exclude=True,  # where, not what: runs go on, and artifacts load, elsewhere
+        description="Where to compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, "
+        "mps or xpu.",
+    )
     repair: RepairSettings = Field(default=RepairSettings(), description="The repair modules.")
     ensemble: EnsembleSettings = Field(default=EnsembleSettings(), description="The ensemble.")

@@ -16,7 +16,7 @@ from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.costs import Step, timed
 from r2no.adaptation.model import AdaptedModel
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Windows, collate
+from r2no.data.window import Windows, gather
 from r2no.progress import Reporter
 from r2no.settings import changed
 
@@ -130,7 +130,7 @@ def fitting(left: Number, settings: AdaptSettings, train: Windows) -> Size | Non
 def step_seconds(settings: AdaptSettings, train: Windows) -> float:
     """Seconds of one training step on this machine, after one that warms up."""
     size = min(settings.repair.train.batch_size, len(train))
-    window = collate([train[number] for number in range(size)])
+    window = gather(train, range(size))
     statistics = (Normaliser.gaussian([window.history]), Normaliser.gaussian([window.target]))
     step = Step(lambda: window, window.target, statistics, settings, train.fields)
     return timed(step)[1]

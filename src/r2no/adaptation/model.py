@@ -10,7 +10,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from r2no import checks, storage
+from r2no import checks, devices, storage
 from r2no._repr import html_table
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
@@ -55,6 +55,7 @@ class AdaptedModel:
         provenance: Fingerprints of source and data, seeds, versions.
         probe: The history on which the source's fingerprint was taken.
         groups: Forecasts that the cells may use beside source and repairs.
+        device: Where it computes; :meth:`to` moves it.
     """
 
     source: Operator
@@ -66,6 +67,22 @@ class AdaptedModel:
     provenance: dict[str, Any]
     probe: Tensor
     groups: tuple[ColumnGroup, ...] = ()
+    device: torch.device = devices.CPU
+
+    def to(self, device: str | torch.device) -> "AdaptedModel":
+        """Move the networks to a device ("auto", "cuda:1", ...), in place; returns the model.
+
+        Forecasts still come back where the history was.
+
+        Raises:
+            DeviceError: if it is not there.
+        """
+        found = devices.choose(device)
+        devices.moved(self.source, found)
+        for group in self.groups:
+            devices.moved(getattr(group, "operator", None), found)
+        self.loops, self.device = self.loops.to(found), found
+        return self
 
     @torch.no_grad()
     def predict(self, history: Any, *, mask: Any = None, gaps: str = "fill") -> Any:
@@ -114,7 +131,8 @@ class AdaptedModel:
         Raises:
             NonFiniteError: if the forecast is not finite.
         """
-        forecast = self.compose(history, self.source_forecast(history))
+        values = history.to(devices.of_sums(self.device))
+        forecast = self.compose(values, self.source_forecast(values)).to(history.device)
         if not bool(torch.isfinite(forecast).all()):
             window = int((~torch.isfinite(forecast)).flatten(1).any(1).nonzero()[0])
             raise NonFiniteError(
@@ -251,7 +269,8 @@ class AdaptedModel:
         """By weights, and by the answer to a history but for the bits that machines differ in."""
         if operator_identity(self.source) != operator_identity(other.source):
             return False
-        return same_answer(self.source(self.probe), other.source(self.probe))
+        answers = (devices.answer(one.source, self.probe) for one in (self, other))
+        return same_answer(*answers)
 
     @property
     def identity(self) -> str:
@@ -274,7 +293,14 @@ class AdaptedModel:
                 f"{windows.fields.channels}. Give them in this order and under these names."
             )
         metrics, size = Metrics(self.fields.measured), self.settings.batch_size
-        score({"model": self.forecast}, windows, [metrics], batch_size=size, reporter=reporter)
+        score(
+            lambda numbers, window, watch: [("model", self.forecast(window.history))],
+            windows,
+            [metrics],
+            batch_size=size,
+            device=self.device,
+            reporter=reporter,
+        )
         return metrics.compute()["model"]
 
     def save(self, path: PathLike, *, include_source: IncludeSource = "auto") -> Path:

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -27,6 +28,11 @@ class FitBatch(NamedTuple):
 
     def __repr__(self) -> str:
         return brief_repr(self)
+
+    def to(self, device: torch.device) -> "FitBatch":
+        """The fields on another device; the numbers of blocks stay."""
+        fields = (part.to(device) for part in (self.source, self.iterates, self.target))
+        return FitBatch(*fields, None if self.mask is None else self.mask.to(device), self.group)
 
     @classmethod
     def of(cls, parts: Any) -> "FitBatch":

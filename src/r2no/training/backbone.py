@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from r2no import storage
 from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Windows, batches, collate
+from r2no.data.window import Windows, batches, gather
 from r2no.progress import SILENT, Reporter
 from r2no.scoring import Metrics, NormalisedError, mean_square, score
 from r2no.training.config import TrainSettings
@@ -40,12 +40,13 @@ def train_operator(
     """
     channels = list(train.fields.measured if measured_only else range(len(train.fields.channels)))
     normalise = operator.history_normaliser, operator.target_normaliser
+    device = normalise[0].shift.device
 
-    def loss(numbers: list[int]) -> tuple[Tensor, dict[str, float]]:
-        window = collate([train[number] for number in numbers])
+    def loss(numbers: list[int]) -> tuple[Tensor, dict[str, Tensor]]:
+        window = gather(train, numbers).to(device)
         error = operator.network(normalise[0](window.history)) - normalise[1](window.target)
         value = mean_square(error[..., channels], window, channels)
-        return value, {"loss": float(value.detach())}
+        return value, {"loss": value}
 
     key = storage.fingerprint(
         "backbone",
@@ -80,7 +81,8 @@ def validation_scores(
     """All metrics over the measured channels in physical units, and ``normalised_mse``."""
     measured = windows.fields.measured
     metrics, error = Metrics(measured), NormalisedError(measured, operator.target_normaliser)
-    score({"own": operator}, windows, [metrics, error], batch_size=batch_size)
+    device = operator.history_shift.device
+    score({"own": operator}, windows, [metrics, error], batch_size=batch_size, device=device)
     return {**metrics.compute()["own"], "normalised_mse": error.compute()["own"]}
 
 

@@ -10,6 +10,7 @@ tolerance, so a run also goes on there.
 import csv
 import io
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from r2no import storage
+from r2no import devices, storage
 from r2no._repr import brief_repr
 from r2no._types import Number, PathLike
 from r2no.errors import EmptySplitError, FingerprintError, NonFiniteError
@@ -34,7 +35,7 @@ _SAME_BEGIN = 1e-4  # of a tensor's norm; rounding on another machine changes le
 _SAVE_SHARE = 20  # training lasts at least so many times as long as saving
 
 #: Loss of a batch of window numbers, with terms to log.
-LossFunction = Callable[[list[int]], tuple[Tensor, dict[str, float]]]
+LossFunction = Callable[[list[int]], tuple[Tensor, Mapping[str, Tensor]]]
 
 #: Score of the current weights, lower is better, alone or with other scores to log.
 Validation = Callable[[], float | tuple[float, Mapping[str, float]]]
@@ -115,7 +116,7 @@ def optimise(
     begin = _sketch([*module.state_dict().values(), *alike])
     kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
     optimiser = kind(module.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-    with torch.random.fork_rng(devices=[]):
+    with devices.forked_random(_place(module)):
         torch.manual_seed(settings.seed)
         with distributed.sole_run(folder):
             storage.remove_temporaries(folder)
@@ -182,15 +183,17 @@ class _Run:
         mine = distributed.share(numbers)
         terms: dict[str, float] = {}
         if mine:
-            loss, terms = self.loss(mine)
-            weight = len(mine) / len(numbers)
-            (loss * weight).backward()
-            self.state.losses.append(float(loss.detach()))
-            if not torch.isfinite(loss.detach()):
+            with devices.memory_named(len(numbers), self._attempt(numbers)):
+                loss, named = self.loss(mine)
+                (loss * (len(mine) / len(numbers))).backward()
+            value, *others = torch.stack([loss, *named.values()]).tolist()  # waits for a GPU once
+            terms = dict(zip(named, others, strict=True))
+            self.state.losses.append(value)
+            if not math.isfinite(value):
                 raise NonFiniteError(
-                    f"The training loss became {float(loss.detach())} at update "
-                    f"{self.state.update}. Lower `lr`, set `clip`, or check the data for extreme "
-                    f"values; the last good state is in `{self.folder}`."
+                    f"The training loss became {value} at update {self.state.update}. Lower `lr`, "
+                    "set `clip`, or check the data for extreme values; the last good state is in "
+                    f"`{self.folder}`."
                 )
         distributed.add_up_gradients(self.module.parameters())
         if self.settings.clip > 0:
@@ -199,6 +202,15 @@ class _Run:
         for name, value in terms.items():
             self.state.sums[name] = self.state.sums.get(name, 0.0) + value
         self.state.counted += 1
+
+    def _attempt(self, numbers: list[int]) -> Callable[[int], None]:
+        """A step on fewer windows, to see whether it fits into memory."""
+
+        def attempt(size: int) -> None:
+            self.optimiser.zero_grad(set_to_none=True)
+            self.loss(numbers[:size])[0].backward()
+
+        return attempt
 
     def _validate(self, per_epoch: int) -> None:
         """Score the module, log it, and keep it if it is the best so far."""
@@ -234,6 +246,9 @@ class _Run:
             for name, value in entries.items():
                 tensors[f"optimiser.{number}.{name}"] = torch.as_tensor(value)
         tensors["random"] = torch.get_rng_state()
+        own = devices.random_state(_place(self.module))
+        if own is not None:
+            tensors["random.device"] = own
         tensors["begin"] = self.begin
         tensors["losses"] = torch.tensor(state.losses, dtype=torch.float64)
         metadata = {
@@ -256,12 +271,16 @@ class _Run:
         return f"score {state.log[-1]['score']:.5g}, best {state.best_score:.5g}"
 
 
+def _place(module: nn.Module) -> torch.device:
+    return devices.of(module) or devices.CPU
+
+
 def _sketch(tensors: Sequence[Tensor]) -> Float[Tensor, " number"]:
     """A few numbers of each tensor: its size, its norm and sixteen values spread over it."""
     numbers: list[float] = []
     for tensor in tensors:
         plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        flat = plain.detach().reshape(-1).double().cpu()
+        flat = plain.detach().reshape(-1).cpu().double()
         places = torch.linspace(0, max(len(flat) - 1, 0), 16).round().long()
         values = flat[places] if len(flat) else flat.new_zeros(16)
         numbers += [float(len(flat)), float(flat.norm()), *values.tolist()]
@@ -299,6 +318,8 @@ def _resume(
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": entries, "param_groups": groups})
     torch.set_rng_state(tensors["random"])
+    if "random.device" in tensors and _place(module) != devices.CPU:
+        devices.set_random_state(_place(module), tensors["random.device"])
     best = float("inf") if saved["best_score"] is None else saved["best_score"]
     return _State(
         saved["update"],
