@@ -19,7 +19,7 @@ demo: install
 	$(BIN)/r2no demo --out demo-out
 
 test: install lint
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart=0
 
 # The tests that compute, as other processors would round: MKL takes the path that MKL_CBWR names
 # where the processor has it, PyTorch's own kernels the one of ATEN_CPU_CAPABILITY. Not in CI.
@@ -29,7 +29,7 @@ ROUNDINGS := MKL_CBWR=AUTO MKL_CBWR=AVX2 MKL_CBWR=AVX512 ATEN_CPU_CAPABILITY=def
 test-roundings: install
 	for rounding in $(ROUNDINGS); do \
 		echo "== $$rounding"; \
-		env $$rounding $(BIN)/python -m pytest -n auto --dist loadfile $(NUMERICAL:%=tests/%) || exit 1; \
+		env $$rounding $(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart=0 $(NUMERICAL:%=tests/%) || exit 1; \
 	done
 
 # The report in a real browser, Debian's chromium; the tests speak to it over a pipe, so they need

@@ -4,7 +4,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from tests.support.memory import memory_for_no_more_than
 
 TESTS = Path(__file__).parent
 FILES = sorted(path for path in TESTS.rglob("*.py") if "golden" not in path.parts)
@@ -39,3 +42,10 @@ def test_borrowing_is_noticed() -> None:
     for line in (*lines, "import tests.cli.test_cli_data", inside):
         assert len(borrowed(line)) == 1, line
     assert borrowed("from tests.support import piv\nfrom tests.support.piv import flow") == []
+
+
+def test_growth_of_memory_is_noticed() -> None:
+    with memory_for_no_more_than(64):
+        np.ones(32 * 2**20, np.uint8)
+    with pytest.raises(AssertionError, match="grew by"), memory_for_no_more_than(64):
+        np.ones(128 * 2**20, np.uint8)
