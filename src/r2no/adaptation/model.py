@@ -388,6 +388,7 @@ class AdaptedModel:
         source: Operator | None = None,
         trust_source: bool = False,
         revision: str | None = None,
+        device: str | torch.device = "auto",
         **options: Any,
     ) -> "AdaptedModel":
         """Load an artifact from a folder, or from a hub by ``owner/name``.
@@ -397,6 +398,7 @@ class AdaptedModel:
             source: As in :func:`r2no.load`.
             trust_source: As in :func:`r2no.load`; consent is never taken from a hub.
             revision: Branch, tag or commit on the hub.
+            device: As in :func:`r2no.load`.
             options: Of ``huggingface_hub.snapshot_download``: ``endpoint``, ``cache_dir``, ...
 
         Raises:
@@ -405,7 +407,12 @@ class AdaptedModel:
         from r2no.adaptation.hub import download
 
         return download(
-            name, source=source, trust_source=trust_source, revision=revision, **options
+            name,
+            source=source,
+            trust_source=trust_source,
+            revision=revision,
+            device=device,
+            **options,
         )
 
 

@@ -31,8 +31,13 @@ class FitBatch(NamedTuple):
 
     def to(self, device: torch.device) -> "FitBatch":
         """The fields on another device; the numbers of blocks stay."""
-        fields = (part.to(device) for part in (self.source, self.iterates, self.target))
-        return FitBatch(*fields, None if self.mask is None else self.mask.to(device), self.group)
+        mask = None if self.mask is None else self.mask.to(device)
+        return self._replace(
+            source=self.source.to(device),
+            iterates=self.iterates.to(device),
+            target=self.target.to(device),
+            mask=mask,
+        )
 
     @classmethod
     def of(cls, parts: Any) -> "FitBatch":

@@ -32,6 +32,7 @@ Exponent = Annotated[float | None, typer.Option(help="p of the window weight; pu
 Statistics = Annotated[str | None, typer.Option(help="exact, benchmark, or a file.")]
 Accept = Annotated[bool, typer.Option("--accept", help="Use released files known not to work.")]
 BatchSize = Annotated[int | None, typer.Option(help="Windows per batch when not training.")]
+Device = Annotated[str | None, typer.Option(help="Where to compute: auto, cpu, cuda:1, ...")]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
 
 
@@ -52,6 +53,7 @@ def run(
     weight_exponent: Exponent = None,
     statistics: Statistics = None,
     batch_size: BatchSize = None,
+    device: Device = None,
     accept: Accept = False,
     jobs: Jobs = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each process.")] = None,
@@ -95,6 +97,7 @@ def plan(
     weight_exponent: Exponent = None,
     statistics: Statistics = None,
     batch_size: BatchSize = None,
+    device: Device = None,
     accept: Accept = False,
     jobs: Jobs = 1,
     calibrate: Annotated[bool, typer.Option(help="Time unit costs on this machine.")] = True,

@@ -33,6 +33,7 @@ class BenchmarkConfig(BaseModel, frozen=True, extra="forbid"):
     small: bool = False
     exclude: tuple[str, ...] = Field(default=(), description="Trajectories to leave out.")
     incomplete: Literal["raise", "skip"] = "raise"
+    device: str = Field(default="auto", exclude=True, description="Where to compute.")
 
     def check(self) -> None:
         """Refuse fields that contradict each other."""
@@ -150,6 +151,7 @@ class AdaptConfig(BenchmarkConfig, frozen=True, extra="forbid"):
             members=self.members,
             repair=RepairSettings(**repair),
             ensemble=EnsembleSettings(**ensemble),
+            device=self.device,
             **_given(seed=self.seed, batch_size=self.eval_batch_size, budget=self.budget),
         )
 

@@ -57,6 +57,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
     layout: Literal["auto", "arrow", "hdf5"] = "auto"
     checkpointing: bool = False
     accept: bool = Field(default=False, description="Use released files known not to work.")
+    device: str = Field(default="auto", exclude=True, description="Where to compute.")
 
     @field_validator("systems")
     @classmethod
@@ -120,6 +121,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
             batch_size=self.batch_size,
             repair=repair,
             ensemble=ensemble,
+            device=self.device,
         )
 
     def benchmark(self, system: str, backbone: str) -> BenchmarkConfig:
@@ -143,6 +145,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
             "layout": self.layout,
             "statistics": self.statistics,
             "cache": self.out / "statistics",
+            "device": self.device,
         }
 
     def settings_key(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from r2no import storage
+from r2no import devices, storage
 from r2no.adaptation import AdaptedModel, adapt, load
 from r2no.adaptation.model import versions
 from r2no.data.window import Windows
@@ -148,7 +148,7 @@ def _adapted(
     """
     path = place.folder(key) / ARTIFACT
     if is_artifact(path):
-        return load(path, source.operator)
+        return load(path, source.operator, device=place.config.device)
     model = adapt(
         source.operator,
         windows["train"],
@@ -159,7 +159,7 @@ def _adapted(
         reporter=reporter,
     )
     with_names(model, source).save(path)
-    return load(path, source.operator)
+    return load(path, source.operator, device=place.config.device)
 
 
 def _result(
@@ -187,6 +187,7 @@ def _result(
         "diagnostic": diagnostic(found.errors, model.fit_errors),
         "cost": _cost(model, found, len(windows["test"])),
         "data": {split: one.fingerprint for split, one in windows.items()},
+        "device": devices.describe(model.device),
         "versions": versions(),
     }
 
