@@ -135,10 +135,15 @@ def forked_random(device: torch.device) -> Iterator[None]:
 @contextlib.contextmanager
 def precise(precision: Precision, device: torch.device) -> Iterator[None]:
     """Let networks multiply in ``precision`` while the block runs; on the CPU tf32 is float32."""
-    if precision == "bf16":
-        with torch.autocast(device.type, torch.bfloat16):
-            yield
-        return
+    half = precision == "bf16"
+    lower = torch.autocast(device.type, torch.bfloat16) if half else contextlib.nullcontext()
+    with products(precision, device), lower:
+        yield
+
+
+@contextlib.contextmanager
+def products(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Say how CUDA multiplies float32, also in gradients; by itself it rounds convolutions."""
     if device.type != "cuda":
         yield
         return

@@ -384,7 +384,7 @@ def initial_module(fields: Fields, settings: AdaptSettings, number: int) -> Repa
     """A member before training; its seed decides its weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed + number)
-        return settings.repair.module(
+        return settings.module(
             fields.history_frames * len(fields.history_channels),
             fields.horizon_frames * len(fields.channels),
         )

@@ -266,7 +266,7 @@ def _module(folder: Path, number: int, settings: AdaptSettings) -> RepairUNet:
     if repair.depth > _DEEPEST or max(repair.width, *map(int, shape.values())) > _WIDEST:
         raise ValueError(f"a repair module of width {repair.width} and depth {repair.depth}")
     with torch.device("meta"):
-        module = repair.module(shape["history"], shape["field"])
+        module = settings.module(shape["history"], shape["field"])
     expected = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     if {name: tuple(value.shape) for name, value in tensors.items()} != expected:
         raise ValueError(f"`{path.name}` does not hold the weights of such a module")

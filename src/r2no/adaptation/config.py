@@ -6,6 +6,7 @@ from pydantic import Field
 
 from r2no._types import Extent, Grid, PaddingMode
 from r2no.adaptation.weighting import Target
+from r2no.devices import Precision
 from r2no.ensemble import RIDGE_GRID
 from r2no.repair_loop import RepairObjective, RepairUNet
 from r2no.settings import Settings
@@ -129,5 +130,17 @@ class AdaptSettings(Settings, frozen=True):
         description="Where to compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, "
         "mps or xpu.",
     )
+    precision: Precision = Field(
+        default="float32",
+        exclude_if=lambda value: value == "float32",  # as runs of earlier versions know it
+        description="How repair modules multiply, in training and after: float32, tf32 or bf16. "
+        "Iterates and sums are float32 and float64 always.",
+    )
     repair: RepairSettings = Field(default=RepairSettings(), description="The repair modules.")
     ensemble: EnsembleSettings = Field(default=EnsembleSettings(), description="The ensemble.")
+
+    def module(self, history_channels: int, field_channels: int) -> RepairUNet:
+        """A repair module with these settings, for so many channels with time folded in."""
+        module = self.repair.module(history_channels, field_channels)
+        module.precision = self.precision
+        return module

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from r2no import storage
+from r2no import devices, storage
 from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Windows, batches, gather
@@ -22,6 +22,7 @@ def train_operator(
     folder: PathLike,
     measured_only: bool = False,
     validation_batch: int | None = None,
+    precision: devices.Precision = "float32",
     title: str = "backbone",
     reporter: Reporter = SILENT,
 ) -> TrainResult:
@@ -35,6 +36,7 @@ def train_operator(
         folder: Where the run keeps its state.
         measured_only: Count measured channels only; the published loss counts all.
         validation_batch: Windows per batch when validating; default as in training.
+        precision: How the network multiplies while it learns; it is validated in float32.
         title: Shown with the progress.
         reporter: Where progress is shown.
     """
@@ -44,7 +46,9 @@ def train_operator(
 
     def loss(numbers: list[int]) -> tuple[Tensor, dict[str, Tensor]]:
         window = gather(train, numbers).to(device)
-        error = operator.network(normalise[0](window.history)) - normalise[1](window.target)
+        with devices.precise(precision, device):
+            answer = operator.network(normalise[0](window.history))
+        error = answer - normalise[1](window.target)
         value = mean_square(error[..., channels], window, channels)
         return value, {"loss": value}
 
@@ -53,6 +57,7 @@ def train_operator(
         train.fingerprint,
         validation.fingerprint,
         measured_only,
+        *([] if precision == "float32" else [precision]),
     )
     network: nn.Module = operator.network
 
@@ -71,6 +76,7 @@ def train_operator(
         title=title,
         reporter=reporter,
         on_epoch=getattr(train, "set_epoch", None),  # new masks and noise in each epoch
+        precision=precision,
         alike=[value for each in normalise for value in (each.shift, each.scale)],
     )
 

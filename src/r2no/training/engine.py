@@ -87,6 +87,7 @@ def optimise(
     save_seconds: Number = 5.0,
     on_epoch: Callable[[int], None] | None = None,
     alike: Sequence[Tensor] = (),
+    precision: devices.Precision = "float32",
 ) -> TrainResult:
     """Minimise ``loss`` over ``size`` windows and leave the best weights in ``module``.
 
@@ -104,6 +105,7 @@ def optimise(
         save_seconds: Time between two saves of the state, longer where saving itself is slow.
         on_epoch: Told the number of each epoch before its first batch, also after a resume.
         alike: Tensors that must be the same, but for rounding, for a run to go on.
+        precision: How gradients multiply; ``loss`` itself decides how it does.
 
     Raises:
         NonFiniteError: if the loss or a score stops being finite.
@@ -116,7 +118,8 @@ def optimise(
     begin = _sketch([*module.state_dict().values(), *alike])
     kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
     optimiser = kind(module.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-    with devices.forked_random(_place(module)):
+    place = _place(module)
+    with devices.forked_random(place), devices.products(precision, place):
         torch.manual_seed(settings.seed)
         with distributed.sole_run(folder):
             storage.remove_temporaries(folder)

@@ -60,7 +60,8 @@ def train_repair(
         return terms.total, terms._asdict()
 
     data = (windows.fingerprint, fit[0].fingerprint, cache.path.name, fit[1].path.name)
-    key = storage.fingerprint("repair", *data, repr(objective))
+    rounded = [] if module.precision == "float32" else [module.precision]
+    key = storage.fingerprint("repair", *data, repr(objective), *rounded)
     return optimise(
         module,
         loss,
@@ -71,6 +72,7 @@ def train_repair(
         folder=folder,
         title=title,
         reporter=reporter,
+        precision=module.precision,
         alike=[of_history.shift, of_history.scale, of_field.shift, of_field.scale],
     )
 

@@ -56,6 +56,7 @@ def adapt(
     normaliser: options.NormaliserName = None,
     cache: options.Cache = None,
     device: options.Device = None,
+    precision: options.Precision = None,
 ) -> None:
     """Fit repair modules and a spectral ensemble on real windows, and save them.
 

@@ -34,6 +34,9 @@ Device = Annotated[
     str | None,
     typer.Option(help="Where to compute: auto (an accelerator if there is one), cpu, cuda:1, ..."),
 ]
+Precision = Annotated[
+    str | None, typer.Option(help="How networks multiply: float32 (default), tf32 or bf16.")
+]
 Seed = Annotated[int | None, typer.Option(help="Seed.")]
 Endpoint = Annotated[str | None, typer.Option(help="Another hub, such as a mirror.")]
 Revision = Annotated[str, typer.Option(help="Branch, tag or commit.")]

@@ -33,6 +33,7 @@ Statistics = Annotated[str | None, typer.Option(help="exact, benchmark, or a fil
 Accept = Annotated[bool, typer.Option("--accept", help="Use released files known not to work.")]
 BatchSize = Annotated[int | None, typer.Option(help="Windows per batch when not training.")]
 Device = Annotated[str | None, typer.Option(help="Where to compute: auto, cpu, cuda:1, ...")]
+Precision = Annotated[str | None, typer.Option(help="float32 (default), tf32 or bf16.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
 
 
@@ -54,6 +55,7 @@ def run(
     statistics: Statistics = None,
     batch_size: BatchSize = None,
     device: Device = None,
+    precision: Precision = None,
     accept: Accept = False,
     jobs: Jobs = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each process.")] = None,
@@ -98,6 +100,7 @@ def plan(
     statistics: Statistics = None,
     batch_size: BatchSize = None,
     device: Device = None,
+    precision: Precision = None,
     accept: Accept = False,
     jobs: Jobs = 1,
     calibrate: Annotated[bool, typer.Option(help="Time unit costs on this machine.")] = True,

@@ -52,6 +52,7 @@ def train(
     normaliser: options.NormaliserName = None,
     cache: options.Cache = None,
     device: options.Device = None,
+    precision: options.Precision = None,
 ) -> None:
     """Pretrain or finetune a backbone; options that are not given are the published ones.
 

@@ -59,6 +59,7 @@ def _train(config: TrainConfig, reporter: Reporter) -> dict[str, Any]:
         folder=work,
         measured_only=config.measured_only,
         validation_batch=row.eval_batch_size,
+        precision=config.precision,
         title=f"{config.paradigm}: {config.backbone} on {config.system}",
         reporter=reporter,
     )

@@ -9,6 +9,7 @@ from r2no import storage
 from r2no._types import Extent
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.checks import choice
+from r2no.devices import Precision
 from r2no.errors import ConfigError
 from r2no.realpdebench.protocol.config import BenchmarkConfig, TrainConfig
 from r2no.realpdebench.study.studies import BACKBONES, SourceName
@@ -58,6 +59,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
     checkpointing: bool = False
     accept: bool = Field(default=False, description="Use released files known not to work.")
     device: str = Field(default="auto", exclude=True, description="Where to compute.")
+    precision: Precision = Field(default="float32", description="How networks multiply.")
 
     @field_validator("systems")
     @classmethod
@@ -122,6 +124,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
             repair=repair,
             ensemble=ensemble,
             device=self.device,
+            precision=self.precision,
         )
 
     def benchmark(self, system: str, backbone: str) -> BenchmarkConfig:
@@ -130,7 +133,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
 
     def train(self, system: str, backbone: str, **more: Any) -> TrainConfig:
         """The published training of a backbone, or a very short one."""
-        values = self._reading(system, backbone) | more
+        values = self._reading(system, backbone) | {"precision": self.precision} | more
         if self.preset == "mini":
             values |= _MINI_TRAIN
         elif backbone == "dpot_s" and more.get("paradigm") == "numerical":
