@@ -33,6 +33,14 @@ class ConfigError(R2NOError, ValueError):
     """A setting is unknown, out of range or contradicts another."""
 
 
+class DeviceError(R2NOError, RuntimeError):
+    """A device is not there."""
+
+
+class DeviceMemoryError(R2NOError, MemoryError):
+    """A batch does not fit into a device's memory; the message says which one does."""
+
+
 class DataError(R2NOError, ValueError):
     """A data set is incomplete, inconsistent or of an unknown format."""
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from r2no import ranks
+from r2no import devices, ranks
 from r2no._types import Operator
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Window, Windows, batches
+from r2no.data.window import Placed, Window, Windows, batches
 from r2no.ensemble import DepthErrors
 from r2no.errors import ConfigError
 from r2no.metrics import Accumulator, MetricBatches
@@ -86,6 +86,7 @@ def score(
     observers: Sequence[Observer],
     *,
     batch_size: int,
+    device: torch.device | None = None,
     title: str = "scoring",
     reporter: Reporter = SILENT,
 ) -> dict[str, float]:
@@ -98,6 +99,7 @@ def score(
         windows: The split.
         observers: What is gathered; each is shown every batch.
         batch_size: Windows per batch.
+        device: Where forecasts are made and scored; default where ``windows`` are.
         title: Shown with the progress.
         reporter: Where progress is shown.
 
@@ -107,6 +109,8 @@ def score(
     forecaster = _each(forecasts) if isinstance(forecasts, Mapping) else forecasts
     watch = Watch(observers)
     check_shareable(observers)
+    if device is not None:
+        windows = Placed(windows, devices.of_sums(device))
     with reporter.step(title, len(windows)) as step:
         for numbers, window in batches(windows, batch_size, shared=True):
             watch.charge("data")
@@ -160,7 +164,7 @@ def _together(first: Any, second: Any) -> Any:
 def _each(operators: Mapping[str, Operator]) -> Forecaster:
     def forecasts(numbers: range, window: Window, watch: Watch) -> Iterator[tuple[str, Tensor]]:
         for name, operator in operators.items():
-            yield name, operator(window.history)
+            yield name, devices.answer(operator, window.history)
 
     return forecasts
 
@@ -218,18 +222,29 @@ class NormalisedError(Observer):
         scored: Callable[[Tensor], Tensor] = _as_it_is,
     ) -> None:
         self._measured, self._normaliser, self._scored = list(measured), normaliser, scored
-        self._losses: dict[str, list[float]] = {}
+        self._losses: dict[str, list[Tensor]] = {}
 
     def forecast(self, name: str, forecast: Tensor) -> None:
         """Add the batch's error."""
         target = self._normaliser(self.window.target)
         error = (self._normaliser(self._scored(forecast)) - target)[..., self._measured]
         loss = mean_square(error, self.window, self._measured)
-        self._losses.setdefault(name, []).append(float(loss))
+        self._losses.setdefault(name, []).append(loss)
 
     def compute(self) -> dict[str, float]:
         """The means by name."""
-        return {name: sum(losses) / len(losses) for name, losses in self._losses.items()}
+        return {name: _total(losses) / len(losses) for name, losses in self._losses.items()}
+
+
+def _total(parts: Sequence[Tensor]) -> float:
+    """The sum of the numbers of all batches, in their order.
+
+    They are read at the end, since reading one waits for a GPU.
+    """
+    total = 0.0
+    for part in torch.stack(list(parts)).tolist() if parts else ():
+        total += part
+    return total
 
 
 def mean_square(error: Tensor, window: Window, channels: list[int]) -> Tensor:
@@ -247,27 +262,27 @@ class Rmse(Observer):
 
     def __init__(self, measured: tuple[int, ...]) -> None:
         self._measured = list(measured)
-        self._squared: dict[str, float] = {}
-        self._points = 0
+        self._squared: dict[str, list[Tensor]] = {}
+        self._points: list[Tensor] = []
 
     def begin(self, numbers: range, window: Window) -> None:
         """Count the points of the batch."""
         super().begin(numbers, window)
         target, mask = window.target[..., self._measured], window.mask
-        self._points += target.numel() if mask is None else int(mask[..., self._measured].sum())
+        whole = target.new_full((), target.numel(), dtype=torch.int64)
+        self._points.append(whole if mask is None else mask[..., self._measured].sum())
 
     def forecast(self, name: str, forecast: Tensor) -> None:
         """Add the squares of the batch's errors."""
         error = (forecast - self.window.target)[..., self._measured]
         if self.window.mask is not None:
             error = torch.where(self.window.mask[..., self._measured], error, 0)
-        squared = float(error.double().square().sum())
-        self._squared[name] = self._squared.get(name, 0.0) + squared
+        self._squared.setdefault(name, []).append(error.double().square().sum())
 
     def compute(self) -> dict[str, float]:
         """The RMSE by name."""
-        points = max(self._points, 1)
-        return {name: (squared / points) ** 0.5 for name, squared in self._squared.items()}
+        points = max(_total(self._points), 1)
+        return {name: (_total(parts) / points) ** 0.5 for name, parts in self._squared.items()}
 
 
 class Depths(Observer):

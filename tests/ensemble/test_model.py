@@ -1,3 +1,5 @@
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -16,7 +18,10 @@ from r2no.errors import (
     NotFittedError,
     ShapeError,
 )
+from r2no.spectral import forward
+from r2no.spectral.transforms import space_last
 from tests.support import ensemble_reference as reference
+from tests.support import pretend
 from tests.support.ensembles import problem
 
 MEASURED = (0, 2)
@@ -475,3 +480,30 @@ def test_doubled_windows_do_not_move_the_weights():
     once = fit(data, cells, ridge=1e-3)
     twice = SpectralEnsemble(cells, 1e-3, MEASURED).fit([data, data])
     torch.testing.assert_close(once.weights_, twice.weights_)
+
+
+@pytest.mark.parametrize("wide", [None, True, False], ids=["cpu", "cuda", "mps"])
+def test_sums_of_near_collinear_columns_have_float64_products(wide):
+    """Columns at condition 1e12: the smallest eigenvalue is that of products in float64."""
+    generator = torch.Generator().manual_seed(0)
+    source, first, noise = (torch.randn(6, 3, 8, 8, 1, generator=generator) for _ in range(3))
+    source = torch.zeros_like(source)  # so that columns are the iterates, bit for bit
+    iterates = torch.stack([first, first + 1e-6 * noise])[None]  # one member, two depths
+    cells = FourierCells.single((8, 8))
+    ensemble = SpectralEnsemble(
+        cells, ridge=1e-3, base_column=False, weight_exponent=0.0, measured=(0,)
+    )
+    columns = [forward(space_last(field), 2).flatten(3).squeeze(2) for field in iterates[0]]
+    plain = torch.stack([torch.view_as_real(column) for column in columns]).double()
+    weight = cells.multiplicity.reshape(-1, 1)
+    expected = torch.einsum("abtkc,dbtkc,kc->ad", plain, plain, weight.expand(-1, 2))
+    there = contextlib.nullcontext() if wide is None else pretend.accelerator(wide=wide)
+    with there:
+        batch = [
+            part.to("cpu" if wide is None else "pretend") for part in (source, iterates, first)
+        ]
+        found = ensemble.fit([tuple(batch)]).sums_.total().gram[0, 0, 0]
+    assert torch.linalg.cond(expected) > 1e11
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
+    smallest = [torch.linalg.eigvalsh(one)[0] for one in (found, expected)]
+    torch.testing.assert_close(*smallest, rtol=1e-2, atol=0)

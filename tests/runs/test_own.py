@@ -13,7 +13,7 @@ import torch
 import xarray
 import yaml
 from neuralop.models import FNO
-from tests.support import piv
+from tests.support import piv, pretend
 from tests.support.adapting import exported, own_operator
 from tests.support.networks import FrameMix
 from tests.support.waves import travelling_wave
@@ -23,7 +23,7 @@ import r2no as library
 from r2no import storage
 from r2no.cli.main import app
 from r2no.cli.moved import MovedError
-from r2no.errors import ConfigError, FingerprintError, StorageError
+from r2no.errors import ConfigError, DeviceError, FingerprintError, StorageError
 from r2no.locks import sole_writer
 from r2no.runs import Finding, examine, open_task, read_own_config
 from r2no.training import save_operator
@@ -441,3 +441,29 @@ def test_options_that_do_not_apply_are_refused(folder: Path) -> None:
     with pytest.raises(MovedError, match=r"bench adapt .* settings stand in the YAML file"):
         run("adapt", config(folder), "--radial", 3)
     assert not (folder / "run").exists()
+
+
+def test_commands_of_ones_own_run_on_a_device(folder: Path) -> None:
+    file = config(folder, adapt={"members": 0}, out="run")
+
+    def run(*arguments: str) -> str:
+        found = CliRunner().invoke(app, [*arguments, "--device", "pretend"])
+        assert found.exit_code == 0, found.output
+        return found.output
+
+    absent = CliRunner().invoke(app, ["adapt", str(file), "--device", "pretend"])
+    assert isinstance(absent.exception, DeviceError)
+    with pretend.accelerator():
+        assert "Computes on pretend:0, where the source answers as on the CPU" in run(
+            "doctor", str(file)
+        )
+        run("adapt", str(file))
+        run("evaluate", "run/model.r2no", "--trust-source", "--output", "scores.json")
+        assert json.loads(Path("scores.json").read_text())["device"] == "pretend:0"
+        run("predict", "run/model.r2no", "piv.nc", "--out", "there.nc", "--trust-source")
+    stored = json.loads((folder / "run" / "run.json").read_text())
+    assert stored["device"] == "pretend:0"
+    here = ["predict", "run/model.r2no", "piv.nc", "--out", "here.nc", "--trust-source"]
+    assert CliRunner().invoke(app, here).exit_code == 0
+    with xarray.open_dataset("there.nc") as there, xarray.open_dataset("here.nc") as here:
+        np.testing.assert_allclose(there["u"], here["u"], rtol=1e-5, atol=1e-5)

@@ -39,7 +39,7 @@ class Problem:
                 raise Interrupted
             self.left -= 1
         value = (self.net(self.x[numbers]) - self.y[numbers]).square().mean()
-        return value, {"loss": float(value.detach())}
+        return value, {"loss": value}
 
     def validate(self):
         return float((self.net(self.x) - self.y).detach().square().mean())

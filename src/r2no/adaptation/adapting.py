@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2no import checks, ranks
+from r2no import checks, devices, ranks
 from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.carrying import variation
 from r2no.adaptation.columns import free_groups, resolved
@@ -23,7 +23,7 @@ from r2no.adaptation.minutes import DEFAULT_MINUTES, adapt_within, held_out_erro
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.starts import STARTS, Instant, StartCache, instant
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Fields, Windows, batches
+from r2no.data.window import Fields, Placed, Windows, batches
 from r2no.ensemble.nested import ENOUGH_RECORDINGS
 from r2no.errors import ConfigError, EmptySplitError, FingerprintError, GridMismatchError
 from r2no.progress import SILENT, Reporter
@@ -56,6 +56,7 @@ def adapt(
     target: str | None = None,
     budget: int | None = None,
     minutes: Number | None = None,
+    device: str | torch.device | None = None,
     settings: AdaptSettings | None = None,
     normalisers: tuple[Normaliser, Normaliser] | None = None,
     folder: PathLike | None = None,
@@ -86,6 +87,8 @@ def adapt(
         minutes: Time to spend: a model without modules first, then modules of a size and number
             that fit this machine and the time left, each kept if held-out blocks prefer it. Ten
             if neither this nor members, cells or settings are given.
+        device: Where to compute; "auto" (default) is an accelerator if there is one. The source's
+            weights are moved there.
         settings: Everything else, and what the arguments above leave open; the defaults are the
             paper's but for columns and partition.
         normalisers: Of history and field for the loop; default fitted on ``train``.
@@ -97,6 +100,7 @@ def adapt(
 
     Raises:
         ConfigError: for a wrong argument, with the nearest right one, or shared recordings.
+        DeviceError: if the device is not there.
         EmptySplitError: for a split without windows, or too short to part.
         GridMismatchError: if the splits differ, or their grid has not two axes.
         ShapeError: if the source's answer has another shape, or is no tensor.
@@ -115,12 +119,15 @@ def adapt(
         minutes = DEFAULT_MINUTES
     given = {"members": members, "budget": budget, "minutes": minutes}
     settings = _with_arguments(settings or AdaptSettings(), fields, cells, target, given)
-    settings, further = resolved(settings, fields), further_operators(also)
+    place = devices.choose(settings.device if device is None else device)
+    settings = changed(resolved(settings, fields), device=str(place))
+    further = further_operators(also)
     check_adaptable(fit, settings)
     _check_apart(train, fit, shared_data)
     reporter = reporter or Reporter.default()
+    reporter.say(f"Computing on {devices.describe(place)}.")
     with _workplace(folder) as work:
-        task = _Task(source, train, fit, further, normalisers, work, reporter)
+        task = _Task(source, train, fit, further, normalisers, work, reporter, place)
         if settings.minutes is None:
             return task.adapted(settings)
         return adapt_within(
@@ -150,8 +157,9 @@ def prepare(
 
     Without ``member`` the source's forecasts on both splits, with it the training of that member.
     """
-    settings = resolved(settings, _common_fields(train, fit))
-    task = _Task(source, train, fit, (), normalisers, Path(folder), reporter)
+    place = devices.choose(settings.device)
+    settings = changed(resolved(settings, _common_fields(train, fit)), device=str(place))
+    task = _Task(source, train, fit, (), normalisers, Path(folder), reporter, place)
     if member is None:
         task.predicted(settings)
     else:
@@ -186,7 +194,11 @@ class _Task:
         normalisers: tuple[Normaliser, Normaliser] | None,
         work: Path,
         reporter: Reporter,
+        device: torch.device,
     ) -> None:
+        self._device, self._of_sums = device, devices.of_sums(device)
+        for operator in (source, *(getattr(group, "operator", None) for group in further)):
+            devices.moved(operator, device)
         self._source, self._train, self._fit, self._further = source, train, fit, further
         self._given, self._work, self._reporter = normalisers, work, reporter
         probe = next(iter(batches(train, 1)))[1].history
@@ -229,10 +241,11 @@ class _Task:
             groups = (*groups, start)
         if settings.members:
             loops = replace(loops, modules=self._modules(settings, start), start=start)
+            loops = loops.to(self._device)
         ensemble, errors, exponents = fit_ensemble(
             loops,
             groups,
-            fit,
+            Placed(fit, self._of_sums),
             self._cached("fit", settings),
             settings,
             self._reporter,
@@ -246,11 +259,12 @@ class _Task:
             "fit": fit.fingerprint,
             "seeds": [settings.seed + number for number in range(settings.members)],
             "versions": versions(),
+            "device": devices.describe(self._device),
         }
         if exponents:
             provenance["exponents"] = exponents
         parts = (self._source, loops, ensemble, errors, fit.fields, settings, provenance)
-        model = AdaptedModel(*parts, frozen.probe, groups)
+        model = AdaptedModel(*parts, frozen.probe, groups, self._device)
         return model if settings.budget is None else model.truncate(settings.budget)
 
     def _variation(
@@ -261,10 +275,8 @@ class _Task:
         published = settings.ensemble.cells == "published"  # which keeps all of its weights
         if published or few is None or few >= ENOUGH_RECORDINGS or not groups:
             return 1.0
-        cache = self._cached("train", settings)
-        return variation(
-            groups, loops, self._train, cache, settings, self._reporter, recordings=few
-        )
+        cache, train = self._cached("train", settings), Placed(self._train, self._of_sums)
+        return variation(groups, loops, train, cache, settings, self._reporter, recordings=few)
 
     def _columns(self, settings: AdaptSettings) -> tuple[ColumnGroup, ...]:
         """The free columns, made once: settings of one task differ in their modules only."""
@@ -315,8 +327,8 @@ class _Task:
                 f"`{settings.repair.start}`."
             )
         if self._start is None:
-            cache = self._cached("train", settings)
-            self._start = instant(groups, loops, self._train, cache, settings, self._reporter)
+            cache, train = self._cached("train", settings), Placed(self._train, self._of_sums)
+            self._start = instant(groups, loops, train, cache, settings, self._reporter)
         return self._start
 
     def _modules(self, settings: AdaptSettings, start: Instant | None) -> tuple[RepairUNet, ...]:
@@ -433,7 +445,7 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
         ensemble, errors, _ = fit_ensemble(
             model.loops,
             model.groups,
-            windows,
+            Placed(windows, devices.of_sums(model.device)),
             cache,
             settings,
             reporter,
@@ -474,7 +486,7 @@ def initial_module(fields: Fields, settings: AdaptSettings, number: int) -> Repa
     """A member before training; its seed decides its weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed + number)
-        return settings.repair.module(
+        return settings.module(
             fields.history_frames * len(fields.history_channels),
             fields.horizon_frames * len(fields.channels),
         )
@@ -491,7 +503,7 @@ def _trained(
     """A repair module, trained in a folder of its own, with a seed of its own."""
     repair, seed = settings.repair, settings.seed + number
     suffix = "-instant" if repair.start == "instant" else ""
-    module = initial_module(splits[0][0].fields, settings, number)
+    module = initial_module(splits[0][0].fields, settings, number).to(settings.device)
     train_repair(
         module,
         *splits,

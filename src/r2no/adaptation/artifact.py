@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from r2no import checks, ranks, storage
+from r2no import checks, devices, ranks, storage
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.group_files import check_included, group_tensors, load_groups, save_groups
@@ -93,6 +93,7 @@ def load(
     *,
     also: Mapping[str, Operator | ColumnGroup] | None = None,
     trust_source: bool = False,
+    device: str | torch.device = "auto",
 ) -> AdaptedModel:
     """Read an artifact written by :meth:`AdaptedModel.save`, with its source.
 
@@ -102,14 +103,17 @@ def load(
         also: Further operators and column groups it was fitted with, by name, likewise.
         trust_source: Consent to import the factory, or open the exported program, that the
             artifact names as its source; both can run code that is not r2no's.
+        device: Where the model shall compute, wherever it was written; ``source`` is moved there.
 
     Raises:
+        DeviceError: if the device is not there.
         FileDamagedError: if a file is missing or its hash differs from the manifest's.
         FingerprintError: if ``source`` is not the operator the artifact was fitted to.
         ConfigError: if the artifact does not bring its source, or needs consent to make it.
     """
     folder = checks.path("path", path)
-    return read_steadily(folder, partial(_load, folder, source, also, trust_source))
+    place = devices.choose(device)
+    return read_steadily(folder, partial(_load, folder, source, also, trust_source)).to(place)
 
 
 def _load(
@@ -138,7 +142,8 @@ def _load(
             "the stored history differ. Load the checkpoint named in the manifest."
         )
     with understood(folder), torch.no_grad():
-        for _ in replace(loops, steps=1)(context["probe"], source(context["probe"])):
+        answer = devices.answer(source, context["probe"])
+        for _ in replace(loops, steps=1)(context["probe"], answer):
             pass  # each module takes what normalisers and source give
     with understood(folder, known=(R2NOError,)):
         described = manifest.get("groups", [])
@@ -198,7 +203,7 @@ def _answers_alike(source: Operator, context: dict[str, Tensor]) -> bool:
     if "answer" not in context:  # format 1
         return True
     try:
-        answer = source(context["probe"])
+        answer = devices.answer(source, context["probe"])
     except (RuntimeError, TypeError, ValueError) as error:
         raise FingerprintError(
             "`source` cannot answer the stored history of shape (batch, time, height, width, "
@@ -220,7 +225,7 @@ def _context(model: AdaptedModel) -> tuple[dict[str, Tensor], dict[str, Any]]:
     of_history, of_field = model.loops.of_history, model.loops.of_field
     band_tensors, bands = model.fit_errors.cells.state()
     with torch.no_grad():
-        answer = model.source(model.probe)
+        answer = devices.answer(model.source, model.probe)
     tensors = {
         "history_shift": of_history.shift,
         "history_scale": of_history.scale,
@@ -264,7 +269,7 @@ def _module(folder: Path, number: int, settings: AdaptSettings) -> RepairUNet:
     if repair.depth > _DEEPEST or max(repair.width, *map(int, shape.values())) > _WIDEST:
         raise ValueError(f"a repair module of width {repair.width} and depth {repair.depth}")
     with torch.device("meta"):
-        module = repair.module(shape["history"], shape["field"])
+        module = settings.module(shape["history"], shape["field"])
     expected = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     if {name: tuple(value.shape) for name, value in tensors.items()} != expected:
         raise ValueError(f"`{path.name}` does not hold the weights of such a module")

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from r2no._types import Extent, Grid, PaddingMode
 from r2no.adaptation.weighting import Target
+from r2no.devices import Precision
 from r2no.ensemble import RIDGE_GRID
 from r2no.repair_loop import RepairObjective, RepairUNet
 from r2no.settings import Settings
@@ -35,6 +36,7 @@ class RepairSettings(Settings, frozen=True):
     )
     start: Literal["source", "instant", "held_out"] = Field(
         default="source",
+        exclude_if=lambda value: value == "source",  # as runs of earlier versions know it
         description="What the loop repairs: the source, the source composed with what costs "
         "nothing, or what held-out blocks prefer of one module for each (always with `minutes`).",
     )
@@ -128,5 +130,23 @@ class AdaptSettings(Settings, frozen=True):
         description="Time to spend: a model without modules at once, then modules that fit.",
     )
     jobs: int = Field(default=1, ge=1, description="Members trained side by side (each in memory).")
+    device: str = Field(
+        default="auto",
+        exclude=True,  # where, not what: runs go on, and artifacts load, elsewhere
+        description="Where to compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, "
+        "mps or xpu.",
+    )
+    precision: Precision = Field(
+        default="float32",
+        exclude_if=lambda value: value == "float32",  # as runs of earlier versions know it
+        description="How repair modules multiply, in training and after: float32, tf32 or bf16. "
+        "Iterates and sums are float32 and float64 always.",
+    )
     repair: RepairSettings = Field(default=RepairSettings(), description="The repair modules.")
     ensemble: EnsembleSettings = Field(default=EnsembleSettings(), description="The ensemble.")
+
+    def module(self, history_channels: int, field_channels: int) -> RepairUNet:
+        """A repair module with these settings, for so many channels with time folded in."""
+        module = self.repair.module(history_channels, field_channels)
+        module.precision = self.precision
+        return module

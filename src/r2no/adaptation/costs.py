@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
+from r2no import devices
 from r2no._types import Number
 from r2no.adaptation.columns import expected
 from r2no.adaptation.config import AdaptSettings
@@ -74,18 +75,19 @@ class Step:
         settings: AdaptSettings,
         fields: Fields,
     ) -> None:
-        self._read, self._forecast, self._fields = read, forecast, fields
+        self._device = devices.choose(settings.device)
+        self._read, self._forecast, self._fields = read, forecast.to(self._device), fields
         self._normalisers, self._repair = normalisers, settings.repair
-        self.module: RepairUNet = settings.repair.module(
+        self.module: RepairUNet = settings.module(
             fields.history_frames * len(fields.history_channels),
             fields.horizon_frames * len(fields.channels),
-        )
+        ).to(self._device)
         self._objective = settings.repair.objective()
         self._optimiser = torch.optim.AdamW(self.module.parameters(), lr=0.0)
 
     def __call__(self) -> float:
         """Take the step; returns the loss."""
-        window, (of_history, of_field) = self._read(), self._normalisers
+        window, (of_history, of_field) = self._read().to(self._device), self._normalisers
         self.module.train()
         self._optimiser.zero_grad(set_to_none=True)
         terms = self._objective(

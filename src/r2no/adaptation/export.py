@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from r2no import checks, storage
+from r2no import checks, devices, storage
 from r2no._types import PathLike
 from r2no.adaptation.model import AdaptedModel
 from r2no.errors import ConfigError
@@ -33,7 +33,11 @@ def write_program(model: AdaptedModel, path: PathLike, *, source_input: bool) ->
     path = checks.path("path", path)
     if path.suffix != ".pt2":
         raise ConfigError(f"`path` must end in .pt2, as exported programs do, but got `{path}`.")
-    storage.write_bytes(path, _content(model, source_input))
+    device = model.device
+    try:  # a program is of the device it is traced on
+        storage.write_bytes(path, _content(model.to(devices.CPU), source_input))
+    finally:
+        model.to(device)
     return path
 
 

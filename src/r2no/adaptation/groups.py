@@ -179,7 +179,8 @@ def group_forecasts(
     """(label, forecast) of all groups, or of those with a wanted column."""
     for group in groups:
         if wanted is None or any(label in wanted for label in group.labels):
-            yield from group.forecasts(history, source)
+            for label, forecast in group.forecasts(history, source):
+                yield label, forecast.to(source.device)
 
 
 @torch.no_grad()

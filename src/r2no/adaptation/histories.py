@@ -75,7 +75,7 @@ def read_history(history: Any, mask: Any, fields: Fields, dtype: torch.dtype) ->
     def restore(forecast: Tensor) -> Any:
         found = forecast[0] if single else forecast
         if isinstance(given, Tensor):
-            return found.to(torch.float64 if wide else torch.float32)
+            return found.to(given.device, torch.float64 if wide else torch.float32)
         return found.cpu().numpy().astype(np.float64 if wide else np.float32)
 
     return History(*((values[None], valid[None]) if single else (values, valid)), restore)
@@ -109,7 +109,7 @@ def _as_tensor(given: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if isinstance(given, Tensor):
         if given.is_complex():
             raise DataError("`history` holds complex numbers. Give real fields.")
-        found = given.detach()
+        found = given.detach().cpu()  # looked at here, computed with where the model is
     else:
         found = torch.from_numpy(given)
     finite = torch.isfinite(found)

@@ -8,6 +8,7 @@ from typing import Any
 
 import huggingface_hub
 import jinja2
+import torch
 import yaml
 
 from r2no import storage
@@ -97,6 +98,7 @@ def download(
     source: Operator | None = None,
     trust_source: bool = False,
     revision: str | None = None,
+    device: str | torch.device = "auto",
     **options: Any,
 ) -> AdaptedModel:
     """Do what :meth:`AdaptedModel.from_pretrained` says."""
@@ -104,7 +106,7 @@ def download(
     if folder.is_dir():
         if revision is not None:
             raise ConfigError(f"`revision` belongs to a hub, but `{folder}` is a folder here.")
-        return load(folder, source, trust_source=trust_source)
+        return load(folder, source, trust_source=trust_source, device=device)
     try:
         found = huggingface_hub.snapshot_download(str(name), revision=revision, **options)
     except (
@@ -117,4 +119,4 @@ def download(
             f"`{name}` is neither a folder here nor an artifact on the hub: {reason} Check the "
             "name, the revision and, for private ones, `hf auth login`."
         ) from error
-    return load(str(found), source, trust_source=trust_source)
+    return load(str(found), source, trust_source=trust_source, device=device)

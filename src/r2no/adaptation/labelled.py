@@ -61,7 +61,7 @@ def read_labelled(
     read = read_history(values, None, fields, dtype)
 
     def restore(forecast: Tensor) -> xr.DataArray | xr.Dataset:
-        found = forecast.double().numpy()
+        found = forecast.cpu().double().numpy()
         found = (found - [c.offset for c in changes]) / [c.factor for c in changes]
         return _labelled(found.astype(_kind(parts)), history, parts, roles, axis, fields)
 

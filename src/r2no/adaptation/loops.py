@@ -5,13 +5,12 @@ computed twice and none is kept longer than it is needed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from r2no import ranks
+from r2no import devices, ranks
 from r2no._repr import brief_repr
 from r2no._types import Number
 from r2no.adaptation.groups import ColumnGroup, group_forecasts
@@ -45,10 +44,26 @@ class RepairLoops:
 
     __repr__ = brief_repr
 
-    @cached_property
+    @property
     def _fast(self) -> tuple[RepairUNet, ...]:
-        """The modules with their normalisation folded in; made whole, then kept, by any thread."""
-        return tuple(module.folded() for module in self.modules)
+        """The modules with their normalisation folded in; kept until a weight moves or changes."""
+        of = [each for m in self.modules for each in (*m.parameters(), *m.buffers())]
+        kept, versions, found = self.__dict__.get("_kept", ([], [], ()))
+        fast: tuple[RepairUNet, ...] = found
+        same = len(of) == len(kept) and all(a is b for a, b in zip(of, kept, strict=True))
+        if not same or versions != [tensor._version for tensor in of]:
+            fast = tuple(module.folded() for module in self.modules)
+            # at once, since another thread may look
+            self.__dict__["_kept"] = (of, [tensor._version for tensor in of], fast)
+        return fast
+
+    def to(self, device: torch.device) -> "RepairLoops":
+        """The loops with their modules on ``device``, moved in place."""
+        for module in self.modules:
+            module.to(device)
+        return replace(
+            self, of_history=self.of_history.to(device), of_field=self.of_field.to(device)
+        )
 
     def first(self, history: Tensor, source: Tensor) -> Tensor:
         """Depth 0 of every loop, physical units."""
@@ -64,7 +79,10 @@ class RepairLoops:
         Iterates of fields far from zero come in float64, for the difference from the source.
         """
         normal_history, start = self.of_history(history), self.of_field(first)
-        for member, module in enumerate(self._fast):
+        fast, back = self._fast, first.device
+        if fast and (device := devices.of(fast[0])) is not None:
+            normal_history, start = normal_history.to(device), start.to(device)
+        for member, module in enumerate(fast):
             steps = self.steps if last is None else last.get(member, 0)
             if not steps:
                 continue
@@ -73,7 +91,7 @@ class RepairLoops:
             )
             for depth, iterate in enumerate(loop):
                 if depth > 0:
-                    yield member, depth, self.of_field.inverse_for_differences(iterate)
+                    yield member, depth, self.of_field.inverse_for_differences(iterate.to(back))
 
 
 @torch.no_grad()
@@ -96,7 +114,7 @@ def gather_sums(
     """
     with reporter.step(title, len(windows)) as step:
         for numbers, window in batches(windows, batch_size, shared=True):
-            source = cache[numbers]
+            source = cache[numbers].to(window.target.device)
             part = accumulator.begin(source, window.target, window.mask)
             for label, forecast in group_forecasts(groups, window.history, source):
                 part.put(label, forecast)
@@ -104,7 +122,8 @@ def gather_sums(
             accumulator.add(group[list(numbers)])
             step.advance(len(numbers))
     counted = torch.tensor([errors.windows])
-    totals = accumulator.sums
+    totals = accumulator.collected()
+    errors.collect()
     sums = [part for total in totals.values() for part in (total.moments, total.windows)]
     ranks.add_up(*sums, errors.squared, counted)
     errors.windows, errors.frames = int(counted), max(ranks.everyones(errors.frames))

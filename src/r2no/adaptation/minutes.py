@@ -16,7 +16,7 @@ from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.costs import Step, timed
 from r2no.adaptation.model import AdaptedModel
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Windows, collate
+from r2no.data.window import Windows, gather
 from r2no.progress import Reporter
 from r2no.settings import changed
 
@@ -86,7 +86,8 @@ def adapt_within(
     errors: dict[str, float] = {}
     tried = starts(settings) if size.both else ("source",)
     for members, first in _trials(size.members, tried, errors):
-        if errors and ranks.agreed(time.monotonic() - start > seconds):
+        over: bool = ranks.agreed(time.monotonic() - start > seconds)
+        if errors and over:
             reporter.say(f"The time is over after {max(members - 1, 1)} module(s).")
             break
         model = adapt(_trial(size.settings(settings), members, first))
@@ -153,7 +154,7 @@ def fitting(left: Number, settings: AdaptSettings, train: Windows) -> Size | Non
 def step_seconds(settings: AdaptSettings, train: Windows) -> float:
     """Seconds of one training step on this machine, after one that warms up."""
     size = min(settings.repair.train.batch_size, len(train))
-    window = collate([train[number] for number in range(size)])
+    window = gather(train, range(size))
     statistics = (Normaliser.gaussian([window.history]), Normaliser.gaussian([window.target]))
     step = Step(lambda: window, window.target, statistics, settings, train.fields)
     return timed(step)[1]

@@ -10,7 +10,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from r2no import checks, storage
+from r2no import checks, devices, storage
 from r2no._repr import html_table
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
@@ -56,6 +56,7 @@ class AdaptedModel:
         provenance: Fingerprints of source and data, seeds, versions.
         probe: The history on which the source's fingerprint was taken.
         groups: Forecasts that the cells may use beside source and repairs.
+        device: Where it computes; :meth:`to` moves it.
     """
 
     source: Operator
@@ -67,6 +68,22 @@ class AdaptedModel:
     provenance: dict[str, Any]
     probe: Tensor
     groups: tuple[ColumnGroup, ...] = ()
+    device: torch.device = devices.CPU
+
+    def to(self, device: str | torch.device) -> "AdaptedModel":
+        """Move the networks to a device ("auto", "cuda:1", ...), in place; returns the model.
+
+        Forecasts still come back where the history was.
+
+        Raises:
+            DeviceError: if it is not there.
+        """
+        found = devices.choose(device)
+        devices.moved(self.source, found)
+        for group in self.groups:
+            devices.moved(getattr(group, "operator", None), found)
+        self.loops, self.device = self.loops.to(found), found
+        return self
 
     @torch.no_grad()
     def predict(self, history: Any, *, mask: Any = None, gaps: str = "fill") -> Any:
@@ -115,7 +132,8 @@ class AdaptedModel:
         Raises:
             NonFiniteError: if the forecast is not finite.
         """
-        forecast = self.compose(history, self.source_forecast(history))
+        values = history.to(devices.of_sums(self.device))
+        forecast = self.compose(values, self.source_forecast(values)).to(history.device)
         if not bool(torch.isfinite(forecast).all()):
             window = int((~torch.isfinite(forecast)).flatten(1).any(1).nonzero()[0])
             raise NonFiniteError(
@@ -255,7 +273,8 @@ class AdaptedModel:
         """By weights, and by the answer to a history but for the bits that machines differ in."""
         if operator_identity(self.source) != operator_identity(other.source):
             return False
-        return same_answer(self.source(self.probe), other.source(self.probe))
+        answers = (devices.answer(one.source, self.probe) for one in (self, other))
+        return same_answer(*answers)
 
     @property
     def identity(self) -> str:
@@ -279,7 +298,14 @@ class AdaptedModel:
                 f"{windows.fields.channels}. Give them in this order and under these names."
             )
         metrics, size = Metrics(self.fields.measured), self.settings.batch_size
-        score({"model": self.forecast}, windows, [metrics], batch_size=size, reporter=reporter)
+        score(
+            lambda numbers, window, watch: [("model", self.forecast(window.history))],
+            windows,
+            [metrics],
+            batch_size=size,
+            device=self.device,
+            reporter=reporter,
+        )
         return metrics.compute()["model"]
 
     def save(self, path: PathLike, *, include_source: IncludeSource = "auto") -> Path:
@@ -367,6 +393,7 @@ class AdaptedModel:
         source: Operator | None = None,
         trust_source: bool = False,
         revision: str | None = None,
+        device: str | torch.device = "auto",
         **options: Any,
     ) -> "AdaptedModel":
         """Load an artifact from a folder, or from a hub by ``owner/name``.
@@ -376,6 +403,7 @@ class AdaptedModel:
             source: As in :func:`r2no.load`.
             trust_source: As in :func:`r2no.load`; consent is never taken from a hub.
             revision: Branch, tag or commit on the hub.
+            device: As in :func:`r2no.load`.
             options: Of ``huggingface_hub.snapshot_download``: ``endpoint``, ``cache_dir``, ...
 
         Raises:
@@ -384,7 +412,12 @@ class AdaptedModel:
         from r2no.adaptation.hub import download
 
         return download(
-            name, source=source, trust_source=trust_source, revision=revision, **options
+            name,
+            source=source,
+            trust_source=trust_source,
+            revision=revision,
+            device=device,
+            **options,
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from r2no import devices
 from r2no._types import Operator
 from r2no.adaptation.groups import RECALL, group_forecasts
 from r2no.adaptation.model import AdaptedModel
@@ -84,7 +85,7 @@ def roll_out(
     def forecasts(numbers: range, window: Window, watch: Watch) -> Iterator[tuple[str, Tensor]]:
         """Roll out one batch for all readouts; the watch sees every iterate and the clock."""
         for name, operator in others.items():
-            yield name, operator(window.history)
+            yield name, devices.answer(operator, window.history)
         watch.charge("readouts")
         source = model.source_forecast(window.history)
         watch.charge("source")
@@ -130,7 +131,9 @@ def score_readouts(
         windows,
         [depths, metrics, *observers],
         batch_size=model.settings.batch_size,
+        device=model.device,
         title="scoring on test",
         reporter=reporter,
     )
+    depths.errors.collect()
     return metrics.compute(), depths.errors

@@ -19,6 +19,7 @@ def adapt(
     members: Annotated[int | None, typer.Option(help="Repair modules; 0 trains none.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Time to spend.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the first module.")] = None,
+    device: options.DeviceOfFile = None,
 ) -> None:
     """Adapt your operator to your measurements, as CONFIG says.
 
@@ -31,7 +32,7 @@ def adapt(
     from r2no.cli.tables import what_helped
     from r2no.runs import run_own_adaptation
 
-    given = {"out": out, "members": members, "minutes": minutes, "seed": seed}
+    given = {"out": out, "members": members, "minutes": minutes, "seed": seed, "device": device}
     own = read_config(config, {name: v for name, v in given.items() if v is not None})
     path = run_own_adaptation(own, reporter=Reporter(), command=command_line())
     if helped := storage.read_json(path.parent / "run.json")["contributions"]:

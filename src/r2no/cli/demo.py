@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from r2no.backbones import names
+from r2no.cli import options
 from r2no.cli.app import app, command_line, console, say
 from r2no.ensemble import Verdict
 from r2no.ensemble.verdict import readable
@@ -23,6 +24,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of data and networks.")] = 0,
     quick: Annotated[bool, typer.Option(help="A smaller run, for a first look.")] = False,
     backbone: Annotated[str, typer.Option(help=f"Source network: {', '.join(names())}.")] = "fno",
+    device: options.Device = "auto",
 ) -> None:
     """Run the whole method on the built-in wake: train, adapt, score, show.
 
@@ -36,7 +38,7 @@ def demo(
     from r2no.wake.demo import DemoSettings, run_demo
 
     settings = DemoSettings(seed=seed, members=members, quick=quick, backbone=backbone)
-    results = run_demo(out, settings, reporter=Reporter(), command=command_line())
+    results = run_demo(out, settings, device=device, reporter=Reporter(), command=command_line())
     console.print(_score_table(results["readouts"]))
     console.print(what_helped(results["contributions"]))
     for note in _ensemble_notes(results["ensembles"]):

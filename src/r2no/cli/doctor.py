@@ -19,6 +19,7 @@ def doctor(
     full: Annotated[
         bool, typer.Option(help="Compare the frames of the splits however large the data are.")
     ] = False,
+    device: options.DeviceOfFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check data, splits, source, units, one batch through everything, time, disk and memory.
@@ -31,7 +32,8 @@ def doctor(
     from r2no.runs import examine
 
     levels, rows = [], []
-    for finding in examine(read_config(config), full=full):
+    own = read_config(config, {} if device is None else {"device": device})
+    for finding in examine(own, full=full):
         levels.append(finding.level)
         rows.append(asdict(finding))
         if as_json:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from r2no import storage
+from r2no.cli import options
 from r2no.cli.app import app, check_exists
 from r2no.cli.moved import HalfMoved
 from r2no.progress import Reporter
@@ -20,6 +21,7 @@ def evaluate(
     trust_source: Annotated[
         bool, typer.Option(help="Import the factory, or open the program, the artifact names.")
     ] = False,
+    device: options.Device = "auto",
 ) -> None:
     """Score an artifact, its source and persistence on a split, and print JSON.
 
@@ -31,7 +33,9 @@ def evaluate(
     from r2no.runs import evaluate_own
 
     check_exists(artifact, "There is no artifact")
-    found = evaluate_own(artifact, name=split, trust_source=trust_source, reporter=Reporter())
+    found = evaluate_own(
+        artifact, name=split, trust_source=trust_source, device=device, reporter=Reporter()
+    )
     if output is not None:
         storage.write_json(output, found)
     typer.echo(json.dumps(found, indent=2))

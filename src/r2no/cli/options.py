@@ -10,6 +10,14 @@ from r2no.errors import ConfigError
 Config = Annotated[
     Path, typer.Argument(help="YAML file: data, source, adapt, out; see `r2no schema`.")
 ]
+Device = Annotated[
+    str,
+    typer.Option(help="Where to compute: auto (an accelerator if there is one), cpu, cuda:1, ..."),
+]
+DeviceOfFile = Annotated[
+    str | None,
+    typer.Option("--device", help="Where to compute, instead of the file's: cuda:1, ..."),
+]
 AllowSparse = Annotated[
     bool, typer.Option(help="Open files that declare far more values than are in them.")
 ]

@@ -42,6 +42,7 @@ def predict(
     ] = False,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Forecasts at a time.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace a file of other origin.")] = False,
+    device: options.Device = "auto",
 ) -> None:
     """Forecast from measurements, also beyond their last frame, and write a file with coordinates.
 
@@ -52,11 +53,13 @@ def predict(
     """
     from r2no.adaptation import load, write_predictions
     from r2no.data import open as open_data
+    from r2no.devices import choose, describe
     from r2no.training import load_operator
 
     if origins not in ("all", "last"):
         raise ConfigError(f"`--origins` must be all or last, but got {origins!r}.")
     check_exists(artifact, "There is no artifact")
+    place = choose(device)
     about = options.opening(
         variables=variables,
         dims=dims,
@@ -70,9 +73,10 @@ def predict(
     )
     measured = open_data(data, **about)
     operator = None if source is None else load_operator(source)[0]
-    model = load(artifact, operator, trust_source=trust_source)
+    model = load(artifact, operator, trust_source=trust_source, device=place)
     measured = measured.completed(model.fields)
     console.print(measured.describe(), highlight=False, soft_wrap=True)
+    console.print(f"Computing on {describe(model.device)}.", highlight=False, soft_wrap=True)
     path = write_predictions(
         model,
         measured,

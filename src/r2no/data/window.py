@@ -123,6 +123,20 @@ class Window(NamedTuple):
     def __repr__(self) -> str:
         return brief_repr(self)
 
+    def to(self, device: torch.device) -> "Window":
+        """The same on another device."""
+        if self.history.device == device:
+            return self
+        parts = (None if part is None else _sent(part, device) for part in self)
+        return Window(*parts)  # type: ignore[arg-type]
+
+
+def _sent(values: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device; to CUDA by way of pinned memory, so that the host need not wait."""
+    if device.type == "cuda" and values.device.type == "cpu":
+        values = values.pin_memory()
+    return values.to(device, non_blocking=device.type == "cuda")
+
 
 @runtime_checkable
 class Windows(Protocol):
@@ -172,6 +186,36 @@ class Chosen:
         return self._windows[self._numbers[index]]
 
 
+class Placed:
+    """A split whose batches are on a device; its windows, one by one, stay where they are."""
+
+    def __init__(self, windows: Windows, device: torch.device) -> None:
+        self._windows, self.device = windows, device
+        self.fields: Fields = windows.fields
+
+    @property
+    def origins(self) -> Int[Tensor, "window 2"]:
+        """Trajectory and first frame of each window."""
+        return self._windows.origins
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the split, wherever it is."""
+        return self._windows.fingerprint
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def __getitem__(self, index: int) -> Window:
+        return self._windows[index]
+
+
+def gather(windows: Windows, numbers: Sequence[int]) -> Window:
+    """The windows with these numbers as one batch, on the split's device."""
+    batch = collate([windows[number] for number in numbers])
+    return batch.to(windows.device) if isinstance(windows, Placed) else batch
+
+
 def collate(windows: Sequence[Window]) -> Window:
     """Stack windows along a new batch axis; a window without a mask counts as fully measured."""
     history = torch.stack([window.history for window in windows])
@@ -202,4 +246,4 @@ def batches(
         starts = ranks.share(starts)
     for start in starts:
         numbers = range(start, min(start + batch_size, len(windows)))
-        yield numbers, collate([windows[number] for number in numbers])
+        yield numbers, gather(windows, numbers)

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from r2no import devices
 from r2no._types import Field, Number
 from r2no.ensemble.batch import FitBatch, check_batch
 from r2no.ensemble.columns import BASE, PARTNER, Columns, lead_slices, repair_label
@@ -21,7 +22,7 @@ from r2no.errors import ConfigError, EmptySplitError, NonFiniteError
 from r2no.spectral import FourierCells, forward
 from r2no.spectral.transforms import channel_picker, quadrature_partner, space_last
 
-_CHUNK_BYTES = 2 * 2**20
+_CHUNK_BYTES, _DEVICE_CHUNK_BYTES = 2 * 2**20, 256 * 2**20
 _MOST_BLOCKS = 8
 
 
@@ -68,6 +69,7 @@ class GramAccumulator:
     ) -> "ColumnSpectra":
         """Start a batch; what it returns takes the iterates. Memory of the last one is reused."""
         check_batch(FitBatch(source, source[None, None], target, mask), self.cells, self.measured)
+        self.sums = {exponent: sums.to(source.device) for exponent, sums in self.sums.items()}
         self._batch = ColumnSpectra(
             source,
             target,
@@ -94,13 +96,20 @@ class GramAccumulator:
                 for block, chosen in stream.assign(self._batch.windows):
                     stream.add(self._batch.sums(chosen, 1, float(exponent)), block)
             return
+        group, squares = group.cpu(), []
         for exponent, sums in self.sums.items():
             self.sums[exponent] = sums.with_groups(int(group.max()) + 1)
-            self._batch.add_to(self.sums[exponent], group, float(exponent))
+            squares += self._batch.add_to(self.sums[exponent], group, float(exponent))
+        _check_finite(squares)
+
+    def collected(self) -> dict[Number, GramSums]:
+        """The sums of each exponent so far, on the CPU."""
+        return {exponent: sums.to(devices.CPU) for exponent, sums in self.sums.items()}
 
     def streamed(self, exponent: Number) -> tuple[GramSums, tuple[Fold, ...]]:
         """The sums of a bare stream by block, and the folds between the blocks."""
-        return self._streams[exponent].finish()
+        sums, folds = self._streams[exponent].finish()
+        return sums.to(devices.CPU), folds
 
     def _zeros(self, groups: int) -> GramSums:
         return GramSums.zeros(
@@ -138,7 +147,8 @@ class ColumnSpectra:
         target = self._measured(target)
         self.target = target if self._mask is None else torch.where(self._mask, target, 0)
         batch, frames, channels = self._source.shape[:3]
-        self._order, self._runs = _by_cell(cells)
+        self._place = source.device
+        self._order, self._runs, zero = _by_cell(cells, source.device)
         shape = (channels, len(self._order), columns.number + 1, batch, frames)
         kind = source.dtype.to_complex()
         spectra: Tensor | None = None if reuse is None else reuse._spectra
@@ -151,7 +161,7 @@ class ColumnSpectra:
         if columns.base:
             self._put_with_partner(BASE, columns.base_column(self._source))
             if columns.centred and mask is None:  # exactly, not but for rounding
-                self._spectra[:, self._order == 0, columns.number - 1] = 0
+                self._spectra[:, zero, columns.number - 1] = 0
 
     def __repr__(self) -> str:
         return f"ColumnSpectra({self.windows} windows, {self.columns.number} columns, {self.cells})"
@@ -198,20 +208,28 @@ class ColumnSpectra:
     ) -> GramSums:
         """The batch's moments by group, windows weighted by ‖y‖^-p; a group below 0 is left out."""
         shape = (self.columns, self.cells, len(self.measured), num_groups, self._lead_groups)
-        sums = GramSums.zeros(*shape)
-        self.add_to(sums, group, weight_exponent)
+        sums = GramSums.zeros(*shape).to(self._place)
+        _check_finite(self.add_to(sums, group, weight_exponent))
         return sums
 
-    def add_to(self, sums: GramSums, group: Int[Tensor, " batch"], weight_exponent: float) -> None:
-        """Add the batch's moments to ``sums`` in place, each window to its group."""
+    def add_to(
+        self, sums: GramSums, group: Int[Tensor, " batch"], weight_exponent: float
+    ) -> list[Tensor]:
+        """Add the batch's moments to ``sums`` in place, each window to its group.
+
+        Returns a sum of squares for each group, not finite if a value is not: looking at it waits
+        for a GPU, so callers look once.
+        """
         if missing := set(range(self.columns.number)) - self._given:
             names = [self.columns.labels[place] for place in sorted(missing)]
             raise ConfigError(f"Columns {names} were never given, so there is nothing to sum up.")
-        weights = window_weights(self._weighed(), weight_exponent)
-        for number in sorted({int(number) for number in group if number >= 0}):
-            chosen = (group == number).nonzero().squeeze(1)
+        weights, squares = window_weights(self._weighed(), weight_exponent), []
+        for number in sorted({number for number in group.tolist() if number >= 0}):
+            chosen = (group == number).nonzero().squeeze(1).to(self._place)
             self._accumulate(sums.moments[number], chosen, weights[chosen])
             sums.windows[number] += len(chosen)
+            squares.append(sums.moments[number].diagonal(dim1=-2, dim2=-1).sum())
+        return squares
 
     def _weighed(self) -> Tensor:
         """What the norm of a window is taken of: the target, or its deviation from its mean."""
@@ -221,7 +239,7 @@ class ColumnSpectra:
         """Add Σ m(k)·weight·(column product), over the coefficients of a cell, to its moments."""
         whole = len(chosen) == self.windows
         spectra = self._spectra if whole else self._spectra[:, :, :, chosen]
-        multiplicity = self.cells.multiplicity.reshape(-1).to(self._spectra.device)[self._order]
+        multiplicity = self.cells.multiplicity.reshape(-1).to(self._place)[self._order]
         root = (multiplicity[:, None] * weights).sqrt()
         leads = lead_slices(spectra.shape[-1], self._lead_groups)
         for (channel, of_channel), (lead, frames) in product(enumerate(spectra), enumerate(leads)):
@@ -233,22 +251,24 @@ class ColumnSpectra:
                 scale = root[part].unflatten(0, (len(cells), 1, count))[..., None, None]
                 values = values.transpose(1, 2).double() * scale
                 values = values.flatten(2)  # cell, column, observation
-                products = values @ values.transpose(-1, -2)
-                _check_finite(products)
-                slot.index_add_(0, cells, products.cpu())
+                slot.index_add_(0, cells, values @ values.transpose(-1, -2))
 
     def _parts(self, values: int) -> Iterator[tuple[Tensor, int, int]]:
         """Runs of cells with the same count, cut so that a part fits in cache."""
+        most = _CHUNK_BYTES if self._place.type == "cpu" else _DEVICE_CHUNK_BYTES
         for cells, start, count in self._runs:
-            step = max(1, _CHUNK_BYTES // (16 * values * count))
+            step = max(1, most // (16 * values * count))
             for first in range(0, len(cells), step):
                 yield cells[first : first + step], start + first * count, count
 
 
-def _by_cell(cells: FourierCells) -> tuple[Tensor, list[tuple[Tensor, int, int]]]:
+def _by_cell(
+    cells: FourierCells, device: torch.device
+) -> tuple[Tensor, list[tuple[Tensor, int, int]], int]:
     """Coefficients ordered so that cells of one size lie together, and a run of each size.
 
-    A run is the cells' numbers, the place of its first coefficient, and coefficients per cell.
+    A run is the cells' numbers, the place of its first coefficient, and coefficients per cell. The
+    last result is the place of the mean, coefficient 0.
     """
     index = cells.index.reshape(-1)
     counts = torch.bincount(index, minlength=cells.num_cells)
@@ -257,14 +277,14 @@ def _by_cell(cells: FourierCells) -> tuple[Tensor, list[tuple[Tensor, int, int]]
     for count in counts.unique().tolist():
         if count > 0:
             members = (counts == count).nonzero().squeeze(1)
-            runs.append((members, start, count))
+            runs.append((members.to(device), start, count))
             start += count * len(members)
-    return order, runs
+    return order.to(device), runs, int((order == 0).nonzero())
 
 
-def _check_finite(products: Tensor) -> None:
+def _check_finite(squares: Sequence[Tensor]) -> None:
     """A value that is not finite shows in the squares of its column."""
-    if not torch.isfinite(products.diagonal(dim1=-2, dim2=-1).sum()):
+    if squares and not torch.isfinite(torch.stack(list(squares))).all():
         raise NonFiniteError(
             "`source`, `iterates` and `target` must be finite on the measured channels, but a "
             "value is NaN or infinite. Pass a mask for gaps in the target; a non-finite "

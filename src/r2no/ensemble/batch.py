@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -27,6 +28,16 @@ class FitBatch(NamedTuple):
 
     def __repr__(self) -> str:
         return brief_repr(self)
+
+    def to(self, device: torch.device) -> "FitBatch":
+        """The fields on another device; the numbers of blocks stay."""
+        mask = None if self.mask is None else self.mask.to(device)
+        return self._replace(
+            source=self.source.to(device),
+            iterates=self.iterates.to(device),
+            target=self.target.to(device),
+            mask=mask,
+        )
 
     @classmethod
     def of(cls, parts: Any) -> "FitBatch":

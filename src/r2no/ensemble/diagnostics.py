@@ -67,7 +67,16 @@ class DepthErrors:
         error = (iterate - target)[..., list(self.measured)]
         if mask is not None:
             error = torch.where(mask[..., list(self.measured)], error, 0)
-        self.squared[member, depth] += cell_energy(error, self.cells).sum(0).cpu()
+        self.put(member, depth, cell_energy(error, self.cells))
+
+    def put(self, member: int, depth: int, energy: Float[Tensor, "batch band channel"]) -> None:
+        """Add squared errors by window, band and channel."""
+        self.squared = self.squared.to(energy.device)  # brought back by :meth:`collect`
+        self.squared[member, depth] += energy.sum(0)
+
+    def collect(self) -> None:
+        """Bring the sums back to the CPU."""
+        self.squared = self.squared.cpu()
 
     def total(self) -> Float[Tensor, "member depth"]:
         """Squared error of every depth, summed over bands and channels."""

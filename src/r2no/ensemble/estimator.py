@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from r2no import checks
+from r2no import checks, devices
 from r2no._types import Field, Number, PathLike
 from r2no.ensemble.accumulate import GramAccumulator
 from r2no.ensemble.batch import FitBatch, check_batch
@@ -159,6 +159,7 @@ class SpectralEnsemble:
         for item in batches:
             batch = item if isinstance(item, FitBatch) else FitBatch.of(item)
             check_batch(batch, self.cells, plan.measured)
+            batch = batch.to(devices.of_sums(batch.source.device))
             columns = plan.columns(*batch.iterates.shape[:2])
             if sums is None:
                 sums = self._accumulator(plan, columns, batch, folds)
@@ -177,7 +178,7 @@ class SpectralEnsemble:
                 "`batches` held no windows, so there is nothing to fit. Give at least one."
             )
         total, plan_folds = (
-            (sums.sums[plan.weight_exponent], tuple(folds))
+            (sums.collected()[plan.weight_exponent], tuple(folds))
             if sums.groups
             else sums.streamed(plan.weight_exponent)
         )

@@ -59,6 +59,10 @@ class GramSums:
         slots = cells.num_cells * cells.weight_channels(channels) * lead_groups
         return 8 * groups * slots * (columns.number + 1) ** 2
 
+    def to(self, device: torch.device) -> "GramSums":
+        """The moments on another device; the small counts stay."""
+        return replace(self, moments=self.moments.to(device))
+
     @property
     def gram(self) -> Float[Tensor, "group cell channel column column"]:
         """G_b of each group."""

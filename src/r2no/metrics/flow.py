@@ -60,7 +60,7 @@ class KineticPass:
             frames = mask[:2].sum(1).to(error)
             seen = (frames > 0).all(0)
             frames.clamp_(min=1)
-            twice = ((products - sums / frames) / frames).sum(0)[seen]
+            twice = torch.where(seen, ((products - sums / frames) / frames).sum(0), 0.0)
             points = seen.sum().to(error)
         self._terms.append(torch.stack([twice.abs().sum() / 2, points]))
 

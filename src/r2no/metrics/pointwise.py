@@ -85,17 +85,20 @@ class PointwisePass:
             squared=squared.sum(),
             absolute=absolute.sum(),
             energy=energy.sum(),
-            relative=(squared / energy).sqrt()[seen].sum(),
+            relative=torch.where(seen, (squared / energy).sqrt(), 0.0).sum(),
             visits=self._visits,
             mean=mean,
             spread=energy.sum() - (self._visits * mean.square()).sum(),
         )
 
 
+def cancelled(sums: PointwiseSums) -> Bool[Tensor, ""]:
+    """Whether ``spread`` has few digits, so that :func:`exact_spread` is needed."""
+    return ~(sums.spread > _CANCELLED * sums.energy)
+
+
 def exact_spread(sums: PointwiseSums, target: Batch, mask: BatchMask | None) -> PointwiseSums:
-    """Replace a ``spread`` of few digits by a second pass over the windows of a batch."""
-    if sums.spread > _CANCELLED * sums.energy:
-        return sums
+    """Replace ``spread`` by a second pass over the windows of a batch."""
     spread = torch.zeros_like(sums.spread)
     for number, window in enumerate(target):
         difference = window - sums.mean

@@ -20,6 +20,11 @@ _COMPLAINTS = (RuntimeError, ValueError, IndexError, AssertionError, TypeError)
 class WrappedOperator(nn.Module):
     """A network with its layout, units and time stepping; made by :func:`wrap`."""
 
+    history_shift: Tensor
+    history_scale: Tensor
+    target_shift: Tensor
+    target_scale: Tensor
+
     def __init__(
         self,
         network: Callable[[Tensor], Tensor],
@@ -34,7 +39,8 @@ class WrappedOperator(nn.Module):
         super().__init__()
         self.network = network
         self.layout, self.fields, self.one_step = layout, fields, one_step
-        self.frames, self.normaliser, self.conditioning = frames, normaliser, conditioning
+        self.frames, self.conditioning = frames, conditioning
+        self._normalised = normaliser is not None
         for name, statistics in zip(("history", "target"), normaliser or (), strict=False):
             self.register_buffer(f"{name}_shift", statistics.shift)
             self.register_buffer(f"{name}_scale", statistics.scale)
@@ -43,6 +49,16 @@ class WrappedOperator(nn.Module):
         steps = ", one step at a time" if self.one_step else ""
         kind = getattr(self.network, "__name__", type(self.network).__name__)
         return f"WrappedOperator({kind}, layout '{self.layout}'{steps}, {self.fields.describe()})"
+
+    @property
+    def normaliser(self) -> tuple[Normaliser, Normaliser] | None:
+        """Of history and target; their numbers are buffers, so they move and load with the rest."""
+        if not self._normalised:
+            return None
+        return (
+            Normaliser.trusted(self.history_shift, self.history_scale),
+            Normaliser.trusted(self.target_shift, self.target_scale),
+        )
 
     def forward(self, history: History) -> Field:
         """The forecast for a history, both in physical units."""
@@ -68,8 +84,9 @@ class WrappedOperator(nn.Module):
         """One call of the network, physical units in and out."""
         channels = len(self.fields.channels)
         values = known if self.conditioning else known[..., :channels]
-        if self.normaliser is not None:
-            values = self.normaliser[0](values)
+        normaliser = self.normaliser
+        if normaliser is not None:
+            values = normaliser[0](values)
         packed = self.layout.pack(values)
         try:
             answer = self.network(packed)
@@ -78,7 +95,7 @@ class WrappedOperator(nn.Module):
         except _COMPLAINTS as error:
             raise self._refused(packed, error) from error
         forecast = self._unpacked(answer)
-        return forecast if self.normaliser is None else self.normaliser[1].inverse(forecast)
+        return forecast if normaliser is None else normaliser[1].inverse(forecast)
 
     def _unpacked(self, answer: Any) -> Tensor:
         """The network's answer in r2no's axes; one of another layout is refused with advice."""

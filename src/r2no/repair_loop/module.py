@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from r2no import checks
+from r2no import checks, devices
 from r2no._types import PaddingMode
 from r2no.errors import ShapeError
 
@@ -107,6 +107,8 @@ class RepairUNet(nn.Module):
         width, depth = checks.whole("width", width), checks.whole("depth", depth)
         self.history_channels, self.field_channels = history_channels, field_channels
         self.width, self.depth, self.padding = width, depth, padding
+        #: How products are rounded; fields and corrections keep their own precision.
+        self.precision: devices.Precision = "float32"
         widths = [width * 2**level for level in range(depth + 1)]
         self.first = _FirstBlock(history_channels + field_channels, width, padding)
         self.second = _ConvBlock(width, width, padding)
@@ -138,13 +140,23 @@ class RepairUNet(nn.Module):
     ) -> Callable[[Tensor], Tensor]:
         """Φ_θ(X, ·) for a fixed history, whose share of the first convolution is computed once."""
         plane = self._plane("history", history, self.history_channels)
-        shared = self.first.split(plane, 0) + self.first.bias()[:, None, None]
+        with devices.precise(self.precision, plane.device):
+            shared = self.first.split(plane, 0) + self.first.bias()[:, None, None]
         return lambda estimate: self.correct(shared, estimate)
 
     def correct(self, shared: Tensor, estimate: Tensor) -> Tensor:
         """The correction of ``estimate``, given the history's share of the first convolution."""
         _, time, height, width, channels = estimate.shape
         plane = self._plane("estimate", estimate, self.field_channels)
+        with devices.precise(self.precision, plane.device):
+            result = self._network(shared, plane)[..., :height, :width].to(estimate.dtype)
+        answer: Tensor = (
+            result.permute(0, 2, 3, 1).unflatten(-1, (time, channels)).permute(0, 3, 1, 2, 4)
+        )
+        return answer
+
+    def _network(self, shared: Tensor, plane: Tensor) -> Tensor:
+        """The levels down and up, on planes."""
         values = self.first.finish(shared + self.first.split(plane, self.history_channels))
         values = self.second(values)
         skips = []
@@ -153,11 +165,8 @@ class RepairUNet(nn.Module):
             values = down(F.max_pool2d(values, 2))
         for up in self.up:
             values = up(values, skips.pop())
-        result = self.last(values)[..., :height, :width].to(estimate.dtype)
-        answer: Tensor = (
-            result.permute(0, 2, 3, 1).unflatten(-1, (time, channels)).permute(0, 3, 1, 2, 4)
-        )
-        return answer
+        result: Tensor = self.last(values)
+        return result
 
     def folded(self) -> "RepairUNet":
         """A copy for evaluation with BatchNorm folded into the convolutions."""

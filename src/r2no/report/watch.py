@@ -45,15 +45,17 @@ class ScoringWatch(Observer):
             fields.grid, num_bands=min(24, max(4, min(fields.grid) // 2))
         )
         self._edge = edge_width(fields)
-        self._border = border(fields, self._edge)
+        near = border(fields, self._edge)
+        self._regions_of = (near.nonzero().squeeze(1), (~near).nonzero().squeeze(1))
         named = [*self.roles, "target"]
         channels = len(fields.measured)
         self._energy = {
             name: torch.zeros(self._rings.num_cells, dtype=torch.float64) for name in named
         }
         shape = (fields.horizon_frames, 2, channels)
-        self._squared = {name: torch.zeros(shape, dtype=torch.float64) for name in self.roles}
-        self._points = torch.zeros(shape, dtype=torch.float64)
+        self._squared = {
+            name: torch.zeros(shape, dtype=torch.float64) for name in (*self.roles, "points")
+        }
         self._sample = Sample(self.roles.values(), self._number)
         self._missing: set[str] = set()
 
@@ -71,8 +73,8 @@ class ScoringWatch(Observer):
             self._mask = window.mask[..., measured]
         self._missing = set(self.roles.values())
         known = torch.where(self._mask, self._target, self._target.new_zeros(()))
-        self._energy["target"] += self._by_ring(known)
-        self._points += self._by_region(self._mask.double())
+        _add(self._energy, "target", self._by_ring(known))
+        _add(self._squared, "points", self._by_region(self._mask.double()))
 
     def forecast(self, name: str, forecast: Tensor) -> None:
         """Add a forecast that the report shows."""
@@ -81,8 +83,8 @@ class ScoringWatch(Observer):
         for role in (role for role, readout in self.roles.items() if readout == name):
             error = forecast[..., list(self._fields.measured)] - self._target
             error = torch.where(self._mask, error, error.new_zeros(()))
-            self._energy[role] += self._by_ring(error)
-            self._squared[role] += self._by_region(error.double() ** 2)
+            _add(self._energy, role, self._by_ring(error))
+            _add(self._squared, role, self._by_region(error.double() ** 2))
 
     def end(self) -> None:
         """Raise if a readout that the report shows was not scored."""
@@ -100,12 +102,13 @@ class ScoringWatch(Observer):
         return {role: kept[name][..., measured] for role, name in named.items()}
 
     def _by_ring(self, field: Field) -> Tensor:
-        return cell_energy(field, self._rings).sum((0, 2)).cpu()
+        return cell_energy(field, self._rings).sum((0, 2))
 
     def _by_region(self, values: Field) -> Float[Tensor, "time region channel"]:
         """Sums over windows and the points of the edge (0) and of the interior (1)."""
-        flat = values.sum(0).flatten(1, -2).cpu()
-        return torch.stack([flat[:, self._border].sum(1), flat[:, ~self._border].sum(1)], 1)
+        flat = values.sum(0).flatten(1, -2)
+        parts = (flat.index_select(1, one.to(flat.device)).sum(1) for one in self._regions_of)
+        return torch.stack(list(parts), 1)
 
     def finish(
         self,
@@ -123,6 +126,8 @@ class ScoringWatch(Observer):
             split: Name of the split.
             audit: Rows of :func:`r2no.data.audit_splits`, if made.
         """
+        for sums in (self._energy, self._squared):
+            sums.update({name: value.cpu() for name, value in sums.items()})
         origins = self._windows.origins
         total = self._windows_points()
         return Evaluation(
@@ -130,7 +135,7 @@ class ScoringWatch(Observer):
             windows=len(self._windows),
             trajectories=len(origins[:, 0].unique()),
             fingerprint=self._windows.fingerprint,
-            gaps=1 - float(self._points.sum()) / total,
+            gaps=1 - float(self._squared["points"].sum()) / total,
             scores=clean({name: dict(values) for name, values in scores.items()}),
             roles=self.roles,
             depth_change=rounded(errors.change()[:1].flatten(0, 1)),
@@ -152,7 +157,7 @@ class ScoringWatch(Observer):
         return len(self._windows) * values
 
     def _rmse(self, role: str, over: tuple[int, ...]) -> Tensor:
-        return (self._squared[role].sum(over) / self._points.sum(over)).sqrt()
+        return (self._squared[role].sum(over) / self._squared["points"].sum(over)).sqrt()
 
     def _spectra(self) -> dict[str, Any]:
         fields, rings = self._fields, self._rings
@@ -176,13 +181,18 @@ class ScoringWatch(Observer):
                 continue
             kept = slice(None) if channel is None else slice(channel, channel + 1)
             for region, place in (("edge", 0), ("interior", 1)):
-                points = self._points[:, place, kept].sum()
+                points = self._squared["points"][:, place, kept].sum()
                 values = {
-                    role: rounded((squared[:, place, kept].sum() / points).sqrt())
-                    for role, squared in self._squared.items()
+                    role: rounded((self._squared[role][:, place, kept].sum() / points).sqrt())
+                    for role in self.roles
                 }
                 rows.append({"channel": label, "region": region, **values})
         return {"width": self._edge, "rows": rows}
+
+
+def _add(sums: dict[str, Tensor], name: str, value: Tensor) -> None:
+    """Add to a sum where the value is; all come back at the end."""
+    sums[name] = sums[name].to(value.device) + value
 
 
 def edge_width(fields: Fields) -> int:

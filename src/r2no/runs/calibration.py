@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from r2no import devices
 from r2no._types import Operator
 from r2no.adaptation import AdaptSettings, RepairLoops
 from r2no.adaptation.columns import expected
@@ -23,7 +24,7 @@ from r2no.adaptation.costs import (
     training_work,
 )
 from r2no.data.splits import Splits
-from r2no.data.window import Window, batches, collate
+from r2no.data.window import Placed, Window, batches, gather
 from r2no.ensemble import Columns, GramAccumulator
 from r2no.errors import NonFiniteError
 from r2no.repair_loop import RepairUNet
@@ -51,11 +52,11 @@ def calibrate(source: Operator, splits: Splits, settings: AdaptSettings, out: Pa
     batch = min(settings.repair.train.batch_size, len(splits.train))
 
     def read() -> Window:
-        return collate([splits.train[number] for number in range(batch)])
+        return gather(splits.train, range(batch))
 
     window = read()
     with torch.no_grad():
-        forecast, source_time = timed(lambda: source(window.history), warm=False)
+        forecast, source_time = timed(lambda: devices.answer(source, window.history), warm=False)
     step = Step(read, forecast, fit_normalisers(few), settings, splits.fit.fields)
     loss, step_time = timed(step)
     slopes = [weight.grad for weight in step.module.parameters() if weight.grad is not None]
@@ -79,8 +80,9 @@ def _fit_times(
     source: Operator, splits: Splits, loops: RepairLoops, settings: AdaptSettings
 ) -> tuple[float, float]:
     """Seconds per window of the roll-out alone, and of the roll-out with its Gram sums."""
-    _, window = next(iter(batches(splits.fit, settings.batch_size)))
-    forecast = source(window.history)
+    place = devices.of_sums(devices.choose(settings.device))
+    _, window = next(iter(batches(Placed(splits.fit, place), settings.batch_size)))
+    forecast = devices.answer(source, window.history)
     sums = GramAccumulator(
         Columns(1, tuple(range(1, loops.steps + 1))),
         expected(settings, splits.fit.fields, blocks=_GROUPS)[1],

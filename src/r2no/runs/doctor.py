@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from r2no import devices
 from r2no._types import Operator
 from r2no.adaptation.fitting import check_adaptable
 from r2no.data.audit import shared_frames
@@ -32,6 +33,7 @@ from r2no.runs.place import check_begun, check_place, replaces
 from r2no.runs.task import open_measurements, open_source, split
 from r2no.scoring import Rmse, score
 from r2no.training import Persistence, operator_fingerprint
+from r2no.training.operator import SAME_ANSWER
 
 _LOOK = 8  # windows that sources are compared on
 _JUDGING = 30  # seconds that the comparison of layouts may take
@@ -97,6 +99,8 @@ def _examine(config: OwnConfig, full: bool) -> Iterator[Finding]:
         few = _few(splits.fit)
         forecast = _answer(source, few)
     yield Finding("ok", "source", f"Answers {tuple(forecast.shape)}, as these windows need.")
+    with _checking("device"):
+        yield _device(config, source, few, forecast)
     yield _repeatable(source, few)
     yield _batch_free(source, few)
     yield _units(forecast, few, splits.fit)
@@ -205,7 +209,7 @@ def _few(windows: Windows) -> Window:
 @torch.no_grad()
 def _answer(source: Operator, few: Window) -> Tensor:
     """The source's forecast of a few windows; another shape or NaN is refused."""
-    forecast = source(few.history)
+    forecast: Tensor = devices.answer(source, few.history)
     if tuple(forecast.shape) != tuple(few.target.shape):
         raise ShapeError(
             f"`source` must return {tuple(few.target.shape)} for a history of "
@@ -233,10 +237,24 @@ def _repeatable(source: Operator, few: Window) -> Finding:
     )
 
 
+def _device(config: OwnConfig, source: Operator, few: Window, forecast: Tensor) -> Finding:
+    """Move the source to where the run computes; it must answer there as on the CPU."""
+    device = devices.choose(config.adapt.device)
+    where = f"Computes on {devices.describe(device)}"
+    if device == devices.CPU:
+        return Finding("ok", "device", f"{where}.")
+    there = _answer(devices.moved(source, device), few)
+    apart = float((there - forecast).abs().max() / forecast.abs().max().clamp_min(1e-30))
+    text = f"{where}, where the source answers as on the CPU to {apart:.1e} of the largest value"
+    if apart <= SAME_ANSWER:
+        return Finding("ok", "device", f"{text}.")
+    return Finding("warn", "device", f"{text}. Compare scores with `--device cpu`.")
+
+
 @torch.no_grad()
 def _batch_free(source: Operator, few: Window) -> Finding:
-    together = source(few.history)[:1]
-    apart = float((source(few.history[:1]) - together).abs().max())
+    together = devices.answer(source, few.history)[:1]
+    apart = float((devices.answer(source, few.history[:1]) - together).abs().max())
     scale = float(together.abs().max())
     if apart <= 1e-3 * scale:
         return Finding("ok", "batches", "A forecast does not depend on the others in its batch.")
@@ -324,7 +342,7 @@ def _judged(source: Operator, fit: Windows, layouts: int) -> list[int]:
     """The windows of the fit split, or as many, evenly spread, as take half a minute."""
     history = fit[0].history[None]
     begun = time.perf_counter()
-    source(history)
+    devices.answer(source, history)
     each = max(time.perf_counter() - begun, 1e-9)
     most = min(max(int(_JUDGING / (layouts * each)), _LOOK), len(fit))
     result: list[int] = torch.linspace(0, len(fit) - 1, most).round().long().unique().tolist()

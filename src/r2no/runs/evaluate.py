@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from r2no import devices
 from r2no.adaptation import load, score_readouts
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.stored import read_manifest
@@ -19,6 +20,7 @@ def evaluate_own(
     *,
     name: str = "test",
     trust_source: bool = False,
+    device: str = "auto",
     reporter: Reporter = SILENT,
 ) -> dict[str, Any]:
     """Scores of persistence, source and model on a split of the data the artifact was made from.
@@ -43,7 +45,8 @@ def evaluate_own(
     source = None
     if config.source.kind == "forecasts":
         source = open_source(config, splits)
-    model = load(folder, source, trust_source=trust_source)
+    model = load(folder, source, trust_source=trust_source, device=device)
+    reporter.say(f"Computing on {devices.describe(model.device)}.")
     windows: Windows = getattr(splits, name)
     return {
         "scores": score_split(model, windows, reporter=reporter),
@@ -51,6 +54,7 @@ def evaluate_own(
         "windows": len(windows),
         "measured": [windows.fields.channels[c] for c in windows.fields.measured],
         "same_data": splits.fit.fingerprint == provenance["fit"],
+        "device": devices.describe(model.device),
         "versions": versions(),
     }
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from r2no import ranks, storage
+from r2no import devices, ranks, storage
 from r2no._types import Operator
 from r2no.adaptation import AdaptedModel, further_forecasts, readouts, score_readouts
 from r2no.adaptation.model import versions
@@ -92,6 +92,7 @@ def summarise(config: Mapping[str, Any], model: AdaptedModel, found: Finished) -
         "scores": {name: found.evaluation.scores[row] for name, row in rows.items()},
         "verdict": None if model.verdict is None else str(model.verdict),
         "contributions": found.contributions,
+        "device": devices.describe(model.device),
         "versions": versions(),
     }
     storage.write_json(found.artifact.parent / SUMMARY, summary)

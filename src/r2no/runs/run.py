@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from r2no import devices
 from r2no.adaptation import AdaptedModel, adapt
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
@@ -22,6 +23,7 @@ def run_own_adaptation(
     ``report.html``, which names ``command`` as its origin. A run that was stopped goes on; a second
     one into the same folder waits for the first.
     """
+    devices.choose(config.adapt.device)  # one that is not there is refused before any work
     check_place(config.out)
     with sole_run(config.out):
         return _run(config, reporter, command)

@@ -2,10 +2,10 @@
 
 from torch import Tensor, nn
 
-from r2no import storage
+from r2no import devices, storage
 from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Windows, batches, collate
+from r2no.data.window import Windows, batches, gather
 from r2no.progress import SILENT, Reporter
 from r2no.scoring import Metrics, NormalisedError, mean_square, score
 from r2no.training.config import TrainSettings
@@ -22,6 +22,7 @@ def train_operator(
     folder: PathLike,
     measured_only: bool = False,
     validation_batch: int | None = None,
+    precision: devices.Precision = "float32",
     title: str = "backbone",
     reporter: Reporter = SILENT,
 ) -> TrainResult:
@@ -35,23 +36,28 @@ def train_operator(
         folder: Where the run keeps its state.
         measured_only: Count measured channels only; the published loss counts all.
         validation_batch: Windows per batch when validating; default as in training.
+        precision: How the network multiplies while it learns; it is validated in float32.
         title: Shown with the progress.
         reporter: Where progress is shown.
     """
     channels = list(train.fields.measured if measured_only else range(len(train.fields.channels)))
     normalise = operator.history_normaliser, operator.target_normaliser
+    device = normalise[0].shift.device
 
-    def loss(numbers: list[int]) -> tuple[Tensor, dict[str, float]]:
-        window = collate([train[number] for number in numbers])
-        error = operator.network(normalise[0](window.history)) - normalise[1](window.target)
+    def loss(numbers: list[int]) -> tuple[Tensor, dict[str, Tensor]]:
+        window = gather(train, numbers).to(device)
+        with devices.precise(precision, device):
+            answer = operator.network(normalise[0](window.history))
+        error = answer - normalise[1](window.target)
         value = mean_square(error[..., channels], window, channels)
-        return value, {"loss": float(value.detach())}
+        return value, {"loss": value}
 
     key = storage.fingerprint(
         "backbone",
         train.fingerprint,
         validation.fingerprint,
         measured_only,
+        *([] if precision == "float32" else [precision]),
     )
     network: nn.Module = operator.network
 
@@ -70,6 +76,7 @@ def train_operator(
         title=title,
         reporter=reporter,
         on_epoch=getattr(train, "set_epoch", None),  # new masks and noise in each epoch
+        precision=precision,
         alike=[value for each in normalise for value in (each.shift, each.scale)],
     )
 
@@ -80,7 +87,8 @@ def validation_scores(
     """All metrics over the measured channels in physical units, and ``normalised_mse``."""
     measured = windows.fields.measured
     metrics, error = Metrics(measured), NormalisedError(measured, operator.target_normaliser)
-    score({"own": operator}, windows, [metrics, error], batch_size=batch_size)
+    device = operator.history_shift.device
+    score({"own": operator}, windows, [metrics, error], batch_size=batch_size, device=device)
     return {**metrics.compute()["own"], "normalised_mse": error.compute()["own"]}
 
 

@@ -1,7 +1,7 @@
 """Gradients and normalisation over several processes, so that N of them train as one would."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from r2no import ranks
 
 #: Loss of a batch of window numbers, with terms to log.
-LossFunction = Callable[[list[int]], tuple[Tensor, dict[str, float]]]
+LossFunction = Callable[[list[int]], tuple[Tensor, Mapping[str, Tensor]]]
 
 
 class Gradients:
@@ -24,7 +24,7 @@ class Gradients:
     """
 
     def __init__(self, module: nn.Module, loss: LossFunction) -> None:
-        self._module, self._loss = module, loss
+        self._module, self._loss, self._own = module, loss, loss
         if ranks.world_size() > 1:
             self._loss = DistributedDataParallel(_Step(module, loss), find_unused_parameters=True)
 
@@ -35,8 +35,13 @@ class Gradients:
         with synchronised(self._module, counts=bool(mine)):
             loss, terms = self._loss(mine or numbers[:1])
             (loss * (weight * ranks.world_size())).backward()  # which are averaged
-        total = ranks.weighted({"": float(loss.detach()), **terms}, weight)
+        values = torch.stack([loss, *terms.values()]).tolist()  # waits for a GPU once
+        total = ranks.weighted(dict(zip(("", *terms), values, strict=True)), weight)
         return total.pop(""), total
+
+    def attempt(self, numbers: list[int]) -> None:
+        """The work of a batch of this process alone, for nothing but to see whether it fits."""
+        self._own(numbers)[0].backward()
 
 
 class _Step(nn.Module):
@@ -52,7 +57,7 @@ class _Step(nn.Module):
         self.module, self._loss = module, loss
         self.idle = nn.Parameter(next(module.parameters()).new_zeros(1))
 
-    def forward(self, numbers: list[int]) -> tuple[Tensor, dict[str, float]]:
+    def forward(self, numbers: list[int]) -> tuple[Tensor, Mapping[str, Tensor]]:
         return self._loss(numbers)
 
 
@@ -76,7 +81,8 @@ def _normalised(norm: _BatchNorm, counts: bool, values: Tensor) -> Tensor:
     if not norm.training:
         plain: Tensor = type(norm).forward(norm, values)
         return plain
-    scaled, mean, variance, number = _SharedMoments.apply(values, norm.eps, counts)  # type: ignore[no-untyped-call]
+    found: tuple[Tensor, ...] = _SharedMoments.apply(values, norm.eps, counts)  # type: ignore[no-untyped-call]
+    scaled, mean, variance, number = found
     if norm.track_running_stats and norm.running_mean is not None:
         _remember(norm, mean, variance * number / (number - 1).clamp_min(1))
     if not norm.affine:

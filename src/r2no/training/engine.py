@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from r2no import ranks, storage
+from r2no import devices, ranks, storage
 from r2no._repr import brief_repr
 from r2no._types import Number, PathLike
 from r2no.errors import EmptySplitError, FingerprintError, NonFiniteError
@@ -85,6 +85,7 @@ def optimise(
     save_seconds: Number = 5.0,
     on_epoch: Callable[[int], None] | None = None,
     alike: Sequence[Tensor] = (),
+    precision: devices.Precision = "float32",
 ) -> TrainResult:
     """Minimise ``loss`` over ``size`` windows and leave the best weights in ``module``.
 
@@ -102,6 +103,7 @@ def optimise(
         save_seconds: Time between two saves of the state, longer where saving itself is slow.
         on_epoch: Told the number of each epoch before its first batch, also after a resume.
         alike: Tensors that must be the same, but for rounding, for a run to go on.
+        precision: How gradients multiply; ``loss`` itself decides how it does.
 
     Raises:
         NonFiniteError: if the loss or a score stops being finite.
@@ -115,7 +117,8 @@ def optimise(
     begin = _sketch([*module.state_dict().values(), *alike])
     kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
     optimiser = kind(module.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-    with torch.random.fork_rng(devices=[]):
+    place = _place(module)
+    with devices.forked_random(place), devices.products(precision, place):
         torch.manual_seed(settings.seed)
         with sole_run(folder):
             storage.remove_temporaries(folder)
@@ -180,7 +183,8 @@ class _Run:
         for group in self.optimiser.param_groups:
             group["lr"] = self.settings.lr_at(self.state.update, per_epoch)
         self.optimiser.zero_grad(set_to_none=True)
-        loss, terms = self.gradients(numbers)
+        with devices.memory_named(len(numbers), self._attempt(numbers)):
+            loss, terms = self.gradients(numbers)
         self.state.losses.append(loss)
         if not math.isfinite(loss):
             raise NonFiniteError(
@@ -194,6 +198,15 @@ class _Run:
         for name, value in terms.items():
             self.state.sums[name] = self.state.sums.get(name, 0.0) + value
         self.state.counted += 1
+
+    def _attempt(self, numbers: list[int]) -> Callable[[int], None]:
+        """A step on fewer windows, to see whether it fits into memory."""
+
+        def attempt(size: int) -> None:
+            self.optimiser.zero_grad(set_to_none=True)
+            self.gradients.attempt(numbers[:size])
+
+        return attempt
 
     def _validate(self, per_epoch: int) -> None:
         """Score the module, log it, and keep it if it is the best so far."""
@@ -227,6 +240,9 @@ class _Run:
             for name, value in entries.items():
                 tensors[f"optimiser.{number}.{name}"] = torch.as_tensor(value)
         tensors["random"] = torch.get_rng_state()
+        own = devices.random_state(_place(self.module))
+        if own is not None:
+            tensors["random.device"] = own
         tensors["begin"] = self.begin
         tensors["losses"] = torch.tensor(state.losses, dtype=torch.float64)
         metadata = {
@@ -249,12 +265,16 @@ class _Run:
         return f"score {state.log[-1]['score']:.5g}, best {state.best_score:.5g}"
 
 
+def _place(module: nn.Module) -> torch.device:
+    return devices.of(module) or devices.CPU
+
+
 def _sketch(tensors: Sequence[Tensor]) -> Float[Tensor, " number"]:
     """A few numbers of each tensor: its size, its norm and sixteen values spread over it."""
     numbers: list[float] = []
     for tensor in tensors:
         plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        flat = plain.detach().reshape(-1).double().cpu()
+        flat = plain.detach().reshape(-1).cpu().double()
         places = torch.linspace(0, max(len(flat) - 1, 0), 16).round().long()
         values = flat[places] if len(flat) else flat.new_zeros(16)
         numbers += [float(len(flat)), float(flat.norm()), *values.tolist()]
@@ -292,6 +312,8 @@ def _resume(
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": entries, "param_groups": groups})
     torch.set_rng_state(tensors["random"])
+    if "random.device" in tensors and _place(module) != devices.CPU:
+        devices.set_random_state(_place(module), tensors["random.device"])
     best = float("inf") if saved["best_score"] is None else saved["best_score"]
     return _State(
         saved["update"],

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2no import storage
+from r2no import devices, storage
 from r2no._types import Field, History, Operator
 from r2no.data.normalise import Normaliser
 from r2no.errors import NonFiniteError, ShapeError
@@ -17,10 +17,14 @@ SAME_ANSWER = 1e-4
 class PhysicalOperator(nn.Module):
     """A network between normalisers: physical history in, physical prediction out."""
 
+    history_shift: Tensor
+    history_scale: Tensor
+    target_shift: Tensor
+    target_scale: Tensor
+
     def __init__(self, network: nn.Module, history: Normaliser, target: Normaliser) -> None:
         super().__init__()
         self.network = network
-        self.history_normaliser, self.target_normaliser = history, target
         for name, statistics in (("history", history), ("target", target)):
             self.register_buffer(f"{name}_shift", statistics.shift)
             self.register_buffer(f"{name}_scale", statistics.scale)
@@ -28,6 +32,16 @@ class PhysicalOperator(nn.Module):
     def __repr__(self) -> str:
         number = sum(parameter.numel() for parameter in self.network.parameters())
         return f"PhysicalOperator({type(self.network).__name__}, {number:,} parameters)"
+
+    @property
+    def history_normaliser(self) -> Normaliser:
+        """Of what the network is given; its numbers are buffers, so they move and load with it."""
+        return Normaliser.trusted(self.history_shift, self.history_scale)
+
+    @property
+    def target_normaliser(self) -> Normaliser:
+        """Of what the network answers."""
+        return Normaliser.trusted(self.target_shift, self.target_scale)
 
     def forward(self, history: History) -> Field:
         """The forecast for a history, both in physical units."""
@@ -58,7 +72,7 @@ def asked(source: Operator, history: Tensor, shape: tuple[int, ...]) -> Tensor:
         ShapeError: unless it is one tensor (batch, *shape).
         NonFiniteError: if a value is NaN or infinite.
     """
-    answer: Any = source(history)
+    answer: Any = devices.answer(source, history)
     if not isinstance(answer, Tensor):
         raise ShapeError(
             f"`source` must return one tensor, but returned a `{type(answer).__name__}`. Wrap it "
@@ -105,7 +119,7 @@ def operator_fingerprint(operator: Operator, probe: Tensor) -> str:
     Artifacts of format 1 know their source by it.
     """
     with torch.no_grad():
-        answer = operator(probe)
+        answer = devices.answer(operator, probe)
     return storage.fingerprint(operator_state(operator), answer, *_own_fingerprint(operator))
 
 

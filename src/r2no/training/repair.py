@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from r2no import storage
+from r2no import devices, storage
 from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Window, Windows, collate
+from r2no.data.window import Window, Windows, gather
 from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairObjective, RepairUNet, repair_steps
 from r2no.scoring import Rmse, Watch, score
@@ -43,23 +43,25 @@ def train_repair(
         reporter: Where progress is shown.
     """
     windows, cache = train
-    of_history, of_field = normalisers
+    device = devices.of(module) or devices.CPU
+    of_history, of_field = normalisers = (normalisers[0].to(device), normalisers[1].to(device))
     measured = windows.fields.measured
 
-    def loss(numbers: list[int]) -> tuple[Tensor, dict[str, float]]:
-        window = collate([windows[number] for number in numbers])
+    def loss(numbers: list[int]) -> tuple[Tensor, dict[str, Tensor]]:
+        window = gather(windows, numbers).to(device)
         terms = objective(
             module,
             of_history(window.history),
-            of_field(cache[numbers]),
+            of_field(cache[numbers].to(device)),
             of_field(window.target),
             measured=measured,
             mask=window.mask,
         )
-        return terms.total, {name: float(value.detach()) for name, value in terms._asdict().items()}
+        return terms.total, terms._asdict()
 
     data = (windows.fingerprint, fit[0].fingerprint, cache.path.name, fit[1].path.name)
-    key = storage.fingerprint("repair", *data, repr(objective))
+    rounded = [] if module.precision == "float32" else [module.precision]
+    key = storage.fingerprint("repair", *data, repr(objective), *rounded)
     return optimise(
         module,
         loss,
@@ -70,6 +72,7 @@ def train_repair(
         folder=folder,
         title=title,
         reporter=reporter,
+        precision=module.precision,
         alike=[of_history.shift, of_history.scale, of_field.shift, of_field.scale],
     )
 
@@ -84,17 +87,19 @@ def final_rmse(
     """RMSE of h_L on the measured points, in physical units."""
     (windows, cache), (of_history, of_field) = fit, normalisers
     fast = module.folded()
+    device = devices.of(module) or devices.CPU
 
     def final(numbers: range, window: Window, watch: Watch) -> Iterator[tuple[str, Tensor]]:
         trajectory = repair_steps(
             fast,
-            of_history(window.history),
-            of_field(cache[numbers]),
+            of_history(window.history.to(device)),
+            of_field(cache[numbers].to(device)),
             steps=objective.steps,
             step_size=objective.step_size,
         )
-        yield "final", of_field.inverse_for_differences(deque(trajectory, maxlen=1)[0])
+        last = deque(trajectory, maxlen=1)[0].to(window.target.device)
+        yield "final", of_field.inverse_for_differences(last)
 
     rmse = Rmse(windows.fields.measured)
-    score(final, windows, [rmse], batch_size=batch_size)
+    score(final, windows, [rmse], batch_size=batch_size, device=device)
     return rmse.compute()["final"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from r2no import backbones, storage
+from r2no import backbones, devices, storage
 from r2no._types import PathLike
 from r2no.adaptation import (
     AdaptedModel,
@@ -100,6 +100,7 @@ def run_demo(
     out: PathLike,
     settings: DemoSettings | None = None,
     *,
+    device: str | torch.device = "auto",
     reporter: Reporter = SILENT,
     command: str = "",
 ) -> dict[str, Any]:
@@ -112,12 +113,15 @@ def run_demo(
     """
     out = Path(out)
     with sole_run(out / "results.json"):
-        return _run(out, settings or DemoSettings(), reporter, command)
+        place = devices.choose(device)
+        return _run(out, settings or DemoSettings(), place, reporter, command)
 
 
-def _run(out: Path, settings: DemoSettings, reporter: Reporter, command: str) -> dict[str, Any]:
+def _run(
+    out: Path, settings: DemoSettings, device: torch.device, reporter: Reporter, command: str
+) -> dict[str, Any]:
     """Prepare data and source, adapt, score, draw and report; long steps go on where they were."""
-    wake, pretrained, finetuned, work = prepare(out, settings, reporter)
+    wake, pretrained, finetuned, work = prepare(out, settings, reporter, device)
     normalisers = finetuned.history_normaliser, finetuned.target_normaliser
     adapted = partial(
         adapt,
@@ -126,6 +130,7 @@ def _run(out: Path, settings: DemoSettings, reporter: Reporter, command: str) ->
         wake.real_fit,
         normalisers=normalisers,
         folder=work,
+        device=device,
         reporter=reporter,
     )
     model = adapted(settings=settings.adapt(), also={"pretrained": pretrained})
@@ -160,13 +165,13 @@ def _published(
 
 
 def prepare(
-    out: Path, settings: DemoSettings, reporter: Reporter
+    out: Path, settings: DemoSettings, reporter: Reporter, device: torch.device = devices.CPU
 ) -> tuple[WakeData, PhysicalOperator, PhysicalOperator, Path]:
     """The wake, the pretrained and the finetuned operator, and the folder of the work."""
     backbones.config_class(settings.backbone)  # a misspelt name is refused before the long work
     work = out / "work" / settings.tag()
     wake = _wake(settings, out / "work", reporter)
-    return wake, *_operators(settings, wake, work, reporter), work
+    return wake, *_operators(settings, wake, work, reporter, device), work
 
 
 def _wake(settings: DemoSettings, folder: Path, reporter: Reporter) -> WakeData:
@@ -182,7 +187,7 @@ def _wake(settings: DemoSettings, folder: Path, reporter: Reporter) -> WakeData:
 
 
 def _operators(
-    settings: DemoSettings, wake: WakeData, work: Path, reporter: Reporter
+    settings: DemoSettings, wake: WakeData, work: Path, reporter: Reporter, device: torch.device
 ) -> tuple[PhysicalOperator, PhysicalOperator]:
     """The backbone pretrained on the simulation, and its copy finetuned on the stand-in."""
     fields = wake.numerical_train.fields
@@ -194,7 +199,7 @@ def _operators(
             shape_out=(fields.horizon_frames, *fields.grid, len(fields.channels)),
         )
         network = backbones.build(settings.backbone, config=config)
-    pretrained = PhysicalOperator(network, *fit_normalisers(wake.numerical_train))
+    pretrained = PhysicalOperator(network, *fit_normalisers(wake.numerical_train)).to(device)
     train_operator(
         pretrained,
         wake.numerical_train,
@@ -253,6 +258,7 @@ def _results(
         **_by_depth(model, found.errors),
         "ensembles": ensembles,
         "contributions": found.contributions,
+        "device": devices.describe(model.device),
         "versions": versions(),
     }
 

@@ -55,6 +55,8 @@ def adapt(
     statistics: options.Statistics = None,
     normaliser: options.NormaliserName = None,
     cache: options.Cache = None,
+    device: options.Device = None,
+    precision: options.Precision = None,
 ) -> None:
     """Fit repair modules and a spectral ensemble on real windows, and save them.
 

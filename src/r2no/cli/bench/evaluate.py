@@ -49,6 +49,7 @@ def evaluate(
     statistics: options.Statistics = None,
     normaliser: options.NormaliserName = None,
     cache: options.Cache = None,
+    device: options.Device = None,
 ) -> None:
     """Score a checkpoint or an artifact on a split and print JSON.
 

@@ -30,6 +30,13 @@ Incomplete = Annotated[
 ]
 Small = Annotated[bool | None, typer.Option(help="A small network, for tiny data.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for the run.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Where to compute: auto (an accelerator if there is one), cpu, cuda:1, ..."),
+]
+Precision = Annotated[
+    str | None, typer.Option(help="How networks multiply: float32 (default), tf32 or bf16.")
+]
 Seed = Annotated[int | None, typer.Option(help="Seed.")]
 Endpoint = Annotated[str | None, typer.Option(help="Another hub, such as a mirror.")]
 Revision = Annotated[str, typer.Option(help="Branch, tag or commit.")]

@@ -35,6 +35,8 @@ BatchSize = Annotated[int | None, typer.Option(help="Windows per batch when not 
 Beyond = Annotated[
     bool, typer.Option("--beyond", help="Also r2no's default fit, for `table beyond`.")
 ]
+Device = Annotated[str | None, typer.Option(help="Where to compute: auto, cpu, cuda:1, ...")]
+Precision = Annotated[str | None, typer.Option(help="float32 (default), tf32 or bf16.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
 
 
@@ -55,6 +57,8 @@ def run(
     weight_exponent: Exponent = None,
     statistics: Statistics = None,
     batch_size: BatchSize = None,
+    device: Device = None,
+    precision: Precision = None,
     accept: Accept = False,
     beyond: Beyond = False,
     jobs: Jobs = 1,
@@ -99,6 +103,8 @@ def plan(
     weight_exponent: Exponent = None,
     statistics: Statistics = None,
     batch_size: BatchSize = None,
+    device: Device = None,
+    precision: Precision = None,
     accept: Accept = False,
     jobs: Jobs = 1,
     calibrate: Annotated[bool, typer.Option(help="Time unit costs on this machine.")] = True,

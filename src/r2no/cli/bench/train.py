@@ -51,6 +51,8 @@ def train(
     statistics: options.Statistics = None,
     normaliser: options.NormaliserName = None,
     cache: options.Cache = None,
+    device: options.Device = None,
+    precision: options.Precision = None,
 ) -> None:
     """Pretrain or finetune a backbone; options that are not given are the published ones.
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, field_validator
 from r2no import backbones
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.checks import choice
+from r2no.devices import Precision
 from r2no.errors import ConfigError
 from r2no.realpdebench.protocol.presets import Preset, preset
 from r2no.realpdebench.systems import SYSTEMS
@@ -33,6 +34,7 @@ class BenchmarkConfig(BaseModel, frozen=True, extra="forbid"):
     small: bool = False
     exclude: tuple[str, ...] = Field(default=(), description="Trajectories to leave out.")
     incomplete: Literal["raise", "skip"] = "raise"
+    device: str = Field(default="auto", exclude=True, description="Where to compute.")
 
     def check(self) -> None:
         """Refuse fields that contradict each other."""
@@ -72,6 +74,7 @@ class TrainConfig(BenchmarkConfig, frozen=True, extra="forbid"):
     noise_scale: float | None = None
     seed: int | None = None
     validations: int | None = None
+    precision: Precision = Field(default="float32", exclude_if=lambda value: value == "float32")
 
     def check(self) -> None:
         """Refuse fields that contradict each other."""
@@ -124,6 +127,7 @@ class AdaptConfig(BenchmarkConfig, frozen=True, extra="forbid"):
     eval_batch_size: int | None = None
     radial: int | None = None
     angular: int | None = None
+    precision: Precision = Field(default="float32", exclude_if=lambda value: value == "float32")
 
     def check(self) -> None:
         """Refuse fields that contradict each other."""
@@ -150,6 +154,8 @@ class AdaptConfig(BenchmarkConfig, frozen=True, extra="forbid"):
             members=self.members,
             repair=RepairSettings(**repair),
             ensemble=EnsembleSettings(**ensemble),
+            device=self.device,
+            precision=self.precision,
             **_given(seed=self.seed, batch_size=self.eval_batch_size, budget=self.budget),
         )
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from r2no import storage
+from r2no import devices, storage
 from r2no._types import Operator
 from r2no.adaptation.model import versions
 from r2no.errors import ConfigError
@@ -43,7 +43,9 @@ def run_evaluation(config: EvaluateConfig, *, reporter: Reporter = SILENT) -> di
         (source.operator.history_normaliser, source.operator.target_normaliser),
         probes=config.probes,
     )
-    scores = score_operators(operators, windows, protocol, reporter=reporter)
+    device = source.operator.history_shift.device
+    reporter.say(f"Computing on {devices.describe(device)}.")
+    scores = score_operators(operators, windows, protocol, device=device, reporter=reporter)
     result: dict[str, Any] = storage.strict_json(
         {**scores, **_circumstances(source, windows, protocol)}
     )
@@ -81,5 +83,6 @@ def _circumstances(source: Source, windows: RealPDEBench, protocol: Protocol) ->
         "compat": protocol.compat,
         "metric_batch": protocol.metric_batch(blocks) or len(windows),
         "data": windows.fingerprint,
+        "device": devices.describe(source.operator.history_shift.device),
         "versions": versions(),
     }

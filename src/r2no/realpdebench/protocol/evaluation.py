@@ -4,15 +4,15 @@ With (mᵢ, sᵢ) the statistics of histories and (mₜ, sₜ) those of targets,
 forecast f as ((f - mᵢ)/sᵢ) sₜ + mₜ; the clean value is f itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from r2no import devices
 from r2no._types import Operator
 from r2no.checks import choice
 from r2no.data.normalise import Normaliser
@@ -21,7 +21,7 @@ from r2no.errors import ConfigError, DataError, ShapeError
 from r2no.metrics import probe_error
 from r2no.progress import SILENT, Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
-from r2no.scoring import Metrics, NormalisedError, Observer, score
+from r2no.scoring import Metrics, NormalisedError, Observer, Watch, score
 
 #: Up to so many blocks the benchmark scores the whole set at once, above in metric batches.
 WHOLE_SET_BLOCKS = 4
@@ -41,7 +41,7 @@ def roll_out(
     """
     conditioning, forecasts = history[..., channels:], []
     for _ in range(blocks):
-        forecast = operator(history)
+        forecast = devices.answer(operator, history)
         if blocks > 1 and forecast.shape[1] != history.shape[1]:
             raise ShapeError(
                 f"A roll-out needs forecasts as long as the history, {history.shape[1]} frames, "
@@ -52,14 +52,15 @@ def roll_out(
     return torch.cat(forecasts, dim=1)
 
 
-class Remembered:
+class Remembered(nn.Module):
     """An operator that answers the same history, by identity, once."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: nn.Module) -> None:
+        super().__init__()
         self._operator = operator
         self._last: tuple[Tensor, Tensor] | None = None
 
-    def __call__(self, history: Tensor) -> Tensor:
+    def forward(self, history: Tensor) -> Tensor:
         """The operator's forecast."""
         if self._last is None or self._last[0] is not history:
             self._last = history, self._operator(history)
@@ -109,6 +110,7 @@ class MeasuredChannels(Observer):
 
     def begin(self, numbers: range, window: Window) -> None:
         """Look at the batch."""
+        self._seen = self._seen.to(window.target.device)
         self._seen |= window.target.flatten(0, -2).ne(0).any(0)
 
     def check(self) -> None:
@@ -118,6 +120,7 @@ class MeasuredChannels(Observer):
             DataError: if a measured channel holds zeros only, or another one holds values.
         """
         windows, fields = self._windows, self._windows.fields
+        self._seen = self._seen.cpu()
         dead = [fields.channels[c] for c in fields.measured if not self._seen[c]]
         others = [
             name
@@ -177,7 +180,7 @@ class ProbeErrors(Observer):
         weights = torch.ones_like(sizes) if self._protocol.compat else sizes
         found = {}
         for name, batches in self._stations.items():
-            stations = weights @ torch.stack(batches) / weights.sum()
+            stations = weights @ torch.stack(batches).cpu() / weights.sum()
             found[name] = {"mvpe": float(stations.mean())} | {
                 f"mvpe_station{i + 1}": float(value) for i, value in enumerate(stations)
             }
@@ -189,6 +192,7 @@ def score_operators(
     windows: RealPDEBench,
     protocol: Protocol,
     *,
+    device: torch.device = devices.CPU,
     reporter: Reporter = SILENT,
 ) -> dict[str, dict[str, float]]:
     """Every metric of each operator, by name, over the measured channels, in one pass.
@@ -210,14 +214,18 @@ def score_operators(
         normal = NormalisedError(measured, protocol.normalisers[1], scored=scored)
     if protocol.probes:
         probes = ProbeErrors(windows, protocol)
+
+    def forecasts(numbers: range, window: Window, watch: Watch) -> Iterator[tuple[str, Tensor]]:
+        for name, operator in operators.items():
+            channels = len(windows.fields.channels)
+            yield name, roll_out(operator, window.history, blocks=blocks, channels=channels)
+
     score(
-        {
-            name: partial(roll_out, operator, blocks=blocks, channels=len(windows.fields.channels))
-            for name, operator in operators.items()
-        },
+        forecasts,
         windows,
         [one for one in (channels, metrics, normal, probes) if one is not None],
         batch_size=protocol.batch_size,
+        device=device,
         title=f"scoring on {windows.split}",
         reporter=reporter,
     )

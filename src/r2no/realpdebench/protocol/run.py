@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from r2no import ranks, storage
+from r2no import devices, ranks, storage
 from r2no.adaptation import adapt
 from r2no.adaptation.model import versions
 from r2no.locks import sole_run
@@ -36,6 +36,7 @@ def run_training(config: TrainConfig, *, reporter: Reporter = SILENT) -> dict[st
     Validation is always on the real validation split. A run that was stopped goes on; a second one
     into the same folder waits for the first.
     """
+    devices.choose(config.device)  # one that is not there is refused before the long work
     with sole_run(config.folder / SUMMARY):
         return _train(config, reporter)
 
@@ -50,6 +51,8 @@ def _train(config: TrainConfig, reporter: Reporter) -> dict[str, Any]:
         read_through([validation, _training_windows(config, mask_prob=0.0)[0]], reporter)
     operator = start_operator(config, validation, reporter).operator
     check_operator(operator, validation)
+    device = devices.describe(operator.history_shift.device)
+    reporter.say(f"Computing on {device}.")
     result = train_operator(
         operator,
         train,
@@ -58,6 +61,7 @@ def _train(config: TrainConfig, reporter: Reporter) -> dict[str, Any]:
         folder=work,
         measured_only=config.measured_only,
         validation_batch=row.eval_batch_size,
+        precision=config.precision,
         title=f"{config.paradigm}: {config.backbone} on {config.system}",
         reporter=reporter,
     )
@@ -68,6 +72,7 @@ def _train(config: TrainConfig, reporter: Reporter) -> dict[str, Any]:
         "best_validation_rmse": result.best_score,
         "data": {"train": train.fingerprint, "val": validation.fingerprint},
         "files": _write_checkpoints(config, operator, result),
+        "device": device,
         "versions": versions(),
     }
     storage.write_json(config.folder / SUMMARY, summary)
@@ -111,6 +116,7 @@ def run_adaptation(config: AdaptConfig, *, reporter: Reporter = SILENT, command:
     scores on the test split and ``report.html``, which names ``command`` as its origin. A run that
     was stopped goes on; a second one into the same folder waits for the first.
     """
+    devices.choose(config.device)
     system = source_system(config, config.source)
     folder = config.out or Path("runs") / f"{system}-adapt-{config.source.stem}"
     with sole_run(folder / SUMMARY):

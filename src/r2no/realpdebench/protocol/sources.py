@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from r2no import backbones
+from r2no import backbones, devices
 from r2no.adaptation import AdaptedModel, load
 from r2no.backbones.formats import Checkpoint, read_checkpoint
 from r2no.errors import ConfigError
@@ -40,13 +40,15 @@ def open_source(
     system = _agreed("system", config.system, notes.get("system"), path)
     if notes:
         backbone = _agreed("backbone", config.backbone, notes.get("backbone"), path)
-        return Source(load_operator(path)[0], system, backbone)
+        operator = load_operator(path)[0].to(devices.choose(config.device))
+        return Source(operator, system, backbone)
     backbone = config.backbone or _identified(path, system)
     windows = open_windows(config, system, "real", "val")
     network = build_network(backbone, windows, small=config.small)
     backbones.load_checkpoint(network, path)
     statistics = normalisers(config, system, cache, reporter)
-    return Source(PhysicalOperator(network, *statistics).eval(), system, backbone)
+    operator = PhysicalOperator(network, *statistics).eval().to(devices.choose(config.device))
+    return Source(operator, system, backbone)
 
 
 def source_system(config: BenchmarkConfig, path: Path) -> str:
@@ -73,7 +75,8 @@ def start_operator(config: TrainConfig, windows: RealPDEBench, reporter: Reporte
             "backbone. Fetch it with `r2no bench checkpoints dpot` and give it as `pretrained`.",
             stacklevel=2,
         )
-    return Source(PhysicalOperator(network, *statistics), config.system, config.backbone)
+    operator = PhysicalOperator(network, *statistics).to(devices.choose(config.device))
+    return Source(operator, config.system, config.backbone)
 
 
 def build_network(backbone: str, windows: RealPDEBench, *, small: bool) -> nn.Module:
@@ -95,8 +98,8 @@ def open_artifact(config: EvaluateConfig, *, reporter: Reporter) -> tuple[Adapte
     """An artifact and its source: the one it brings, or the config's."""
     if config.source is not None:
         source = open_source(config, config.source, cache=None, reporter=reporter)
-        return load(config.model, source.operator), source
-    model, path = load(config.model), config.model
+        return load(config.model, source.operator, device=config.device), source
+    model, path = load(config.model, device=config.device), config.model
     system = _agreed("system", config.system, model.provenance.get("system"), path)
     backbone = _agreed("backbone", config.backbone, model.provenance.get("backbone"), path)
     if not isinstance(model.source, PhysicalOperator):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from r2no import ranks
+from r2no import devices, ranks
 from r2no.data.window import Fields, Window
 from r2no.errors import ConfigError, EmptySplitError, ShapeError
 from r2no.progress import Reporter, Step
@@ -58,7 +58,8 @@ def check_operator(operator: PhysicalOperator, windows: RealPDEBench) -> None:
             "system's simulated training data."
         )
     with torch.no_grad():
-        found = tuple(operator.eval()(windows[0].history[None]).shape[1:])
+        answer = devices.answer(operator.eval(), windows[0].history[None])
+    found = tuple(answer.shape[1:])
     if found != shape_out:
         raise ShapeError(
             f"The network gives forecasts of (time, height, width, channel) = {found}, but these "

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 
+from r2no import devices
 from r2no.adaptation import AdaptSettings
 from r2no.adaptation.costs import Step, rollout_seconds, timed
 from r2no.data.normalise import Normaliser
@@ -28,14 +29,19 @@ def calibrate_repair(windows: RealPDEBench, settings: AdaptSettings) -> Speeds:
     )
     step = Step(lambda: window, window.target, normalisers, settings, fields)
     _, training = timed(step)
-    rollout = rollout_seconds(step.loops(), window, window.target)
+    place = devices.of_sums(devices.choose(settings.device))
+    there = window.to(place)
+    rollout = rollout_seconds(step.loops(), there, there.target)
     return Speeds(rollout / settings.repair.steps, training)
 
 
-def calibrate_backbone(windows: RealPDEBench, backbone: str, *, small: bool) -> float:
+def calibrate_backbone(
+    windows: RealPDEBench, backbone: str, *, small: bool, device: str | torch.device = "auto"
+) -> float:
     """Seconds per window of a backbone's forecast with its gradient."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = build_network(backbone, windows, small=small)
-        history = torch.stack([windows[0].history] * 2)
+        device = devices.choose(device)
+        network = build_network(backbone, windows, small=small).to(device)
+        history = torch.stack([windows[0].history] * 2).to(device)
         return timed(lambda: network(history).square().mean().backward())[1] / 2

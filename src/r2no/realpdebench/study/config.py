@@ -9,6 +9,7 @@ from r2no import storage
 from r2no._types import Extent
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.checks import choice
+from r2no.devices import Precision
 from r2no.errors import ConfigError
 from r2no.realpdebench.protocol.config import BenchmarkConfig, TrainConfig
 from r2no.realpdebench.study.studies import BACKBONES, SourceName
@@ -58,6 +59,8 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
     checkpointing: bool = False
     accept: bool = Field(default=False, description="Use released files known not to work.")
     beyond: bool = Field(default=False, description="Also fit what the paper does not have.")
+    device: str = Field(default="auto", exclude=True, description="Where to compute.")
+    precision: Precision = Field(default="float32", description="How networks multiply.")
 
     @field_validator("systems")
     @classmethod
@@ -121,6 +124,8 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
             batch_size=self.batch_size,
             repair=repair,
             ensemble=ensemble,
+            device=self.device,
+            precision=self.precision,
         )
 
     def beyond_adapt(self) -> AdaptSettings:
@@ -136,7 +141,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
 
     def train(self, system: str, backbone: str, **more: Any) -> TrainConfig:
         """The published training of a backbone, or a very short one."""
-        values = self._reading(system, backbone) | more
+        values = self._reading(system, backbone) | {"precision": self.precision} | more
         if self.preset == "mini":
             values |= _MINI_TRAIN
         elif backbone == "dpot_s" and more.get("paradigm") == "numerical":
@@ -151,13 +156,10 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
             "layout": self.layout,
             "statistics": self.statistics,
             "cache": self.out / "statistics",
+            "device": self.device,
         }
 
     def settings_key(self) -> str:
         """Hash of the choices that all pairs of a table must share."""
-        return storage.fingerprint(
-            self.preset,
-            self.compat,
-            self.statistics,
-            self.adapt().model_dump(mode="json", exclude={"repair": {"start"}}),
-        )
+        chosen = self.adapt().model_dump(mode="json")
+        return storage.fingerprint(self.preset, self.compat, self.statistics, chosen)

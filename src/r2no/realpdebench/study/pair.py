@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from r2no import ranks, storage
+from r2no import devices, ranks, storage
 from r2no.adaptation import AdaptedModel, adapt, load
 from r2no.adaptation.model import versions
 from r2no.data.window import Windows
@@ -159,7 +159,7 @@ def _adapted(
     """
     path = place.folder(key) / ARTIFACT
     if ranks.agreed(is_artifact(path)):
-        return load(path, source.operator)
+        return load(path, source.operator, device=place.config.device)
     model = adapt(
         source.operator,
         windows["train"],
@@ -170,7 +170,7 @@ def _adapted(
         reporter=reporter,
     )
     with_names(model, source).save(path)
-    return load(path, source.operator)
+    return load(path, source.operator, device=place.config.device)
 
 
 def _result(
@@ -198,6 +198,7 @@ def _result(
         "diagnostic": diagnostic(found.errors, model.fit_errors),
         "cost": _cost(model, found, len(windows["test"])),
         "data": {split: one.fingerprint for split, one in windows.items()},
+        "device": devices.describe(model.device),
         "versions": versions(),
     }
 

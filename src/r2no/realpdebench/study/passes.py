@@ -62,8 +62,7 @@ class SpectralDepths(Depths):
             grid = len(self.errors.cells.grid)
             self._wanted = torch.view_as_real(forward(wanted.contiguous(), grid))
         error = self._wanted if spectrum is None else self._wanted - spectrum
-        energy = spectrum_energy(error, self.errors.cells)
-        self.errors.squared[member, depth] += energy.sum(0)
+        self.errors.put(member, depth, spectrum_energy(error, self.errors.cells))
 
 
 def run_pass(
@@ -90,9 +89,11 @@ def run_pass(
         windows,
         [*checks, depths, contraction, metrics, sample],
         batch_size=model.settings.batch_size,
+        device=model.device,
         title="all readouts on test",
         reporter=reporter,
     )
+    depths.errors.collect()
     for check in checks:
         check.check()
     scores = metrics.compute()

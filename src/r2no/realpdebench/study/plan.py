@@ -164,7 +164,9 @@ class _Timer:
         windows = Pair(self._config, system, backbone, "finetune").windows()["val"]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return calibrate_backbone(windows, backbone, small=self._small)
+            return calibrate_backbone(
+                windows, backbone, small=self._small, device=self._config.device
+            )
 
     def seconds(self, plan: PairPlan) -> float:
         """What one pair takes, from the unit costs."""

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no import devices
 from r2no.adaptation import AdaptedModel, RepairLoops
 from r2no.adaptation.named_readouts import roll_out
 from r2no.data.window import Window, Windows
@@ -66,7 +67,9 @@ class Contraction(Observer):
             mask=mask,
         )
         history = loops.of_history(window.history[self._places])
-        step = self._module(history, target) * loops.step_size
+        device = devices.of(self._module) or devices.CPU
+        moved = self._module(history.to(device), target.to(device)).to(target.device)
+        step = moved * loops.step_size
         self.evaluations += len(self._places)
         kept = torch.stack(self._iterates)
         for place in range(len(self._places)):
@@ -131,11 +134,13 @@ class TrajectoryErrors(Observer):
             error = (field - self.window.target)[..., self._measured]
             if self.window.mask is not None:
                 error = torch.where(self.window.mask[..., self._measured], error, 0)
-            self._total[:, depth].index_add_(0, self._place, cell_energy(error, self._cells))
+            energy = cell_energy(error, self._cells)
+            self._total = self._total.to(energy.device)
+            self._total[:, depth].index_add_(0, self._place.to(energy.device), energy)
 
     def means(self) -> Float[Tensor, "trajectory depth cell channel"]:
         """Per window of each trajectory."""
-        means: Tensor = self._total / self._origins.bincount()[:, None, None, None]
+        means: Tensor = self._total.cpu() / self._origins.bincount()[:, None, None, None]
         return means
 
 
@@ -154,6 +159,7 @@ def errors_by_trajectory(
         windows,
         [errors],
         batch_size=model.settings.batch_size,
+        device=model.device,
         title="errors by cell on fit",
         reporter=reporter,
     )

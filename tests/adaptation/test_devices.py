@@ -1,0 +1,216 @@
+"""The whole chain on a pretend accelerator, with CUDA's rules and with those of MPS."""
+
+import copy
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from tests.support import pretend
+from tests.support.adapting import SETTINGS as LARGER
+from tests.support.waves import travelling_wave
+
+import r2no
+from r2no import devices
+from r2no.adaptation import readouts, score_readouts
+from r2no.data import ArrayWindows
+from r2no.errors import DeviceError
+from r2no.settings import changed
+from r2no.training import Persistence, TrainSettings
+
+SETTINGS = changed(
+    LARGER,
+    members=1,
+    repair=changed(LARGER.repair, steps=2, train=TrainSettings(epochs=1, batch_size=6, lr=5e-3)),
+    ensemble=changed(LARGER.ensemble, recall=1),
+)
+RULES = pytest.mark.parametrize("wide", [True, False], ids=["cuda", "mps"])
+
+
+class Network(torch.nn.Module):
+    """A source with weights: the last frame, mixed."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = torch.nn.Linear(2, 2)
+        with torch.no_grad():
+            self.mix.weight.copy_(torch.tensor([[0.9, 0.1], [-0.1, 0.8]]))
+            self.mix.bias.fill_(0.01)
+
+    def forward(self, history):
+        return self.mix(history[:, -1:, ..., :2]).expand(-1, 4, -1, -1, -1).contiguous()
+
+
+@pytest.fixture(scope="module")
+def splits():
+    def split(seeds):
+        return ArrayWindows([travelling_wave(s) for s in seeds], 4, 4, stride=3, measured=(0,))
+
+    return {"train": split(range(3)), "fit": split(range(10, 14)), "test": split(range(20, 22))}
+
+
+@pytest.fixture(scope="module")
+def on_cpu(splits):
+    settings = changed(SETTINGS, device="cpu")
+    return r2no.adapt(Network(), splits["train"], splits["fit"], settings=settings)
+
+
+def close(found, expected):
+    scale = expected.abs().max()
+    torch.testing.assert_close(found, expected, atol=float(1e-6 * scale), rtol=1e-6)
+
+
+@RULES
+def test_the_whole_chain_on_a_device_equals_the_cpu(splits, on_cpu, wide, tmp_path):
+    history = splits["test"][0].history[None]
+    with pretend.accelerator(wide=wide):
+        model = r2no.adapt(
+            Network(), splits["train"], splits["fit"], settings=changed(SETTINGS, device="pretend")
+        )
+        assert model.device == pretend.DEVICE
+        assert {p.device for m in model.loops.modules for p in m.parameters()} == {pretend.DEVICE}
+        assert model.provenance["device"] == "pretend:0"
+        for ours, theirs in zip(model.loops.modules, on_cpu.loops.modules, strict=True):
+            for name, value in ours.state_dict().items():
+                assert torch.equal(value.cpu(), theirs.state_dict()[name]), name
+        close(model.ensemble.weights, on_cpu.ensemble.weights)
+        close(model.predict(history), on_cpu.predict(history))
+        ours, theirs = (m.evaluate(splits["test"]) for m in (model, on_cpu))
+        assert ours == pytest.approx(theirs, rel=1e-6, nan_ok=True)
+        path = model.save(tmp_path / "model.r2no", include_source=False)
+        loaded = r2no.load(path, Network(), device="pretend")
+        close(loaded.predict(history), on_cpu.predict(history))
+    elsewhere = r2no.load(path, Network())
+    assert elsewhere.device == devices.CPU
+    close(elsewhere.predict(history), on_cpu.predict(history))
+
+
+def test_a_fit_brings_back_once_per_batch_and_waits_once(splits):
+    settings = changed(SETTINGS, device="pretend", members=0, batch_size=4)
+    counted = []
+    with pretend.accelerator() as seen:
+        watched = _Watched(splits["fit"], lambda: counted.append((seen.back, seen.waits)))
+        r2no.adapt(Network(), splits["train"], watched, settings=settings)
+    # the pass of the source answers each batch, that of the sums brings nothing back
+    per_batch = [
+        tuple(b - a for a, b in zip(first, second, strict=True))
+        for first, second in itertools.pairwise(counted)
+    ]
+    sums = per_batch[-(len(splits["fit"]) // 4) + 1 :]
+    assert max(sums) <= (1, 1)
+
+
+class _Watched:
+    """A split that tells when the first window of a batch is read."""
+
+    def __init__(self, windows, told):
+        self._windows, self._told = windows, told
+        self.fields, self.origins, self.fingerprint = (
+            windows.fields,
+            windows.origins,
+            windows.fingerprint,
+        )
+
+    def __len__(self):
+        return len(self._windows)
+
+    def __getitem__(self, index):
+        if index % 4 == 0:
+            self._told()
+        return self._windows[index]
+
+
+@RULES
+def test_forecasts_come_back_where_the_history_was(on_cpu, splits, wide):
+    model, history = copy.deepcopy(on_cpu), splits["test"][0].history
+    expected = on_cpu.predict(history)
+    with pretend.accelerator(wide=wide):
+        close(model.predict(history), expected)  # folds its modules on the CPU
+        assert model.to("pretend") is model
+        for given in (history, history.numpy(), history.to(pretend.DEVICE)):
+            found = model.predict(given)
+            assert type(found) is type(given)
+            if isinstance(found, torch.Tensor):
+                assert found.device == given.device
+            close(torch.as_tensor(found).cpu(), expected)
+        model.to("cpu")
+        assert torch.equal(model.predict(history), expected)
+
+
+def test_weights_loaded_after_a_move_are_used(on_cpu, splits):
+    model, history = copy.deepcopy(on_cpu), splits["test"][0].history
+    with pretend.accelerator():
+        model.to("pretend").predict(history)
+        for module in model.loops.modules:
+            module.load_state_dict({n: 0 * v for n, v in module.state_dict().items()})
+        moved = model.predict(history)
+    still = copy.deepcopy(on_cpu)
+    for module in still.loops.modules:
+        module.load_state_dict({n: 0 * v for n, v in module.state_dict().items()})
+    close(moved, still.predict(history))
+
+
+@RULES
+def test_readouts_are_scored_on_the_device(on_cpu, splits, wide):
+    operators = {"persistence": Persistence(4, 2)}
+    expected, depths = score_readouts(on_cpu, splits["test"], readouts(on_cpu), operators=operators)
+    with pretend.accelerator(wide=wide):
+        model = copy.deepcopy(on_cpu).to("pretend")
+        found, errors = score_readouts(model, splits["test"], readouts(model), operators=operators)
+    assert errors.squared.device == devices.CPU
+    close(errors.squared, depths.squared)
+    for name, scores in expected.items():
+        assert found[name] == pytest.approx(scores, rel=1e-6, nan_ok=True), name
+
+
+def test_more_fit_data_are_added_on_the_device(on_cpu, splits):
+    expected = on_cpu.update(splits["test"])
+    with pretend.accelerator():
+        model = copy.deepcopy(on_cpu).to("pretend").update(splits["test"])
+    close(model.ensemble.weights, expected.ensemble.weights)
+
+
+def test_an_export_from_the_device_is_a_program_for_the_cpu(on_cpu, splits, tmp_path):
+    history = splits["test"][0].history[None]
+    with pretend.accelerator():
+        model = copy.deepcopy(on_cpu).to("pretend")
+        path = model.export(tmp_path / "model.pt2")
+        assert model.device == pretend.DEVICE
+    found = torch.export.load(path).module()(history)
+    torch.testing.assert_close(found, on_cpu.predict(history), atol=1e-5, rtol=1e-5)
+
+
+def test_a_function_is_asked_on_the_cpu(splits):
+    def last(history):
+        values = history.numpy()[:, -1:, ..., :2]
+        return torch.from_numpy(np.repeat(0.9 * values, 4, axis=1))
+
+    settings = changed(SETTINGS, members=0)
+    expected = r2no.adapt(last, splits["train"], splits["fit"], settings=settings)
+    with pretend.accelerator():
+        on = changed(settings, device="pretend")
+        found = r2no.adapt(last, splits["train"], splits["fit"], settings=on)
+    close(found.ensemble.weights, expected.ensemble.weights)
+
+
+def test_auto_takes_the_accelerator_that_is_there_and_says_so(splits):
+    assert devices.choose() == devices.CPU
+    with pretend.accelerator():
+        assert devices.choose() == devices.choose("pretend") == pretend.DEVICE
+        assert devices.choose("cpu") == devices.CPU
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:7", "mps", "pretend"])
+def test_a_device_that_is_not_there_is_named_with_what_is(splits, name):
+    with pytest.raises(DeviceError, match=r"not there. PyTorch .* finds here: cpu"):
+        r2no.adapt(Network(), splits["train"], splits["fit"], members=0, device=name)
+    with pytest.raises(DeviceError, match=r"must be auto, cpu, cuda.*'gpu'"):
+        devices.choose("gpu")
+
+
+def test_where_it_was_made_is_stored_but_not_decided(on_cpu, tmp_path):
+    path = on_cpu.save(tmp_path / "m.r2no", include_source=False)
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["provenance"]["device"] == "cpu"
+    assert "device" not in manifest["settings"]
