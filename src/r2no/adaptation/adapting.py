@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from r2no import checks
 from r2no._types import Number, Operator, PathLike
+from r2no.adaptation.calibrating import calibrated
 from r2no.adaptation.carrying import variation
 from r2no.adaptation.columns import free_groups, resolved
 from r2no.adaptation.config import AdaptSettings
-from r2no.adaptation.fitting import check_adaptable, fit_ensemble
+from r2no.adaptation.fitting import check_adaptable, fit_ensemble, held_out_blocks
 from r2no.adaptation.groups import ColumnGroup, further_operators
 from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.minutes import DEFAULT_MINUTES, adapt_within
@@ -154,12 +155,12 @@ class _Task:
         """Train the members, fit the ensemble, and put the model together."""
         frozen, fit = self._frozen, self._fit
         groups = self._columns(settings)
-        loops = self._loops(settings)
+        loops, cache = self._loops(settings), self._cached("fit", settings)
         ensemble, errors, exponents = fit_ensemble(
             loops,
             groups,
             fit,
-            self._cached("fit", settings),
+            cache,
             settings,
             self._reporter,
             recordings=_recordings(self._train, fit),
@@ -177,7 +178,8 @@ class _Task:
             provenance["exponents"] = exponents
         parts = (self._source, loops, ensemble, errors, fit.fields, settings, provenance)
         model = AdaptedModel(*parts, frozen.probe, groups)
-        return model if settings.budget is None else model.truncate(settings.budget)
+        model = model if settings.budget is None else model.truncate(settings.budget)
+        return calibrated(model, fit, held_out_blocks(fit, settings), cache, self._reporter)
 
     def _variation(
         self, settings: AdaptSettings, loops: RepairLoops, groups: tuple[ColumnGroup, ...]
@@ -340,8 +342,11 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
             like=model.ensemble,
             exponents=(model.ensemble.plan.weight_exponent,),
         )
-    provenance = {**model.provenance, "fit": windows.fingerprint}
-    return model.merge(replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance))
+        provenance = {**model.provenance, "fit": windows.fingerprint}
+        added = replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance)
+        blocks = held_out_blocks(windows, settings)
+        added = calibrated(added, windows, blocks, cache, reporter)
+    return model.merge(added)
 
 
 class _Frozen:
