@@ -354,7 +354,13 @@ class AdaptedModel:
 
         return save(self, checks.path("path", path), include_source)
 
-    def export(self, path: PathLike, *, source_input: bool = False) -> Path:
+    def export(
+        self,
+        path: PathLike,
+        *,
+        source_input: bool = False,
+        coverage: Number | Sequence[Number] | None = None,
+    ) -> Path:
         """Write the whole predictor through ``torch.export`` to one file that needs only PyTorch.
 
         ``torch.export.load(path).module()(history)`` then gives what ``predict(history)`` gives,
@@ -368,13 +374,15 @@ class AdaptedModel:
             path: A file that ends in ``.pt2``.
             source_input: Leave the source out and take its forecast as second input: for sources
                 that cannot be traced, such as stored forecasts.
+            coverage: The program then gives (forecast, lower, upper), the bounds as those of
+                :meth:`predict`.
 
         Raises:
             ConfigError: if the suffix is another one, or the source cannot be traced.
         """
         from r2no.adaptation.export import write_program
 
-        return write_program(self, path, source_input=source_input)
+        return write_program(self, path, source_input=source_input, coverage=coverage)
 
     def push_to_hub(
         self,

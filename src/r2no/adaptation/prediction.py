@@ -55,11 +55,11 @@ def prediction(
 ) -> Prediction:
     """Bounds around a forecast, all as the kind of thing that the history was."""
     asked, single = coverages(coverage), np.ndim(coverage) == 0
-    bounds = [
+    lower, upper = (
         _together([restore(forecast + sign * half) for half in half_widths], asked, single)
         for sign in (-1, 1)
-    ]
-    return Prediction(restore(forecast), *bounds, asked, familiar.numpy())
+    )
+    return Prediction(restore(forecast), lower, upper, asked, familiar.numpy())
 
 
 def _together(parts: list[Any], asked: Sequence[float], single: bool) -> Any:

@@ -162,7 +162,8 @@ class Bands:
         kept = spread[:, _BINS : 2 * _BINS].clone()
         kept[:, 0] += spread[:, :_BINS].sum(1)
         kept[:, -1] += spread[:, 2 * _BINS :].sum(1)
-        return kept.unflatten(0, self.scores.shape[:2])
+        found: Tensor = kept.unflatten(0, self.scores.shape[:2])
+        return found
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON-able values from which :meth:`from_state` makes it again."""
