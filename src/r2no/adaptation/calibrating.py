@@ -115,5 +115,5 @@ class _Task:
     def familiar(self) -> Familiar:
         """The windows as new ones are held against them."""
         fields = self._model.fields
-        reach = fields.history_frames + fields.horizon_frames
+        reach = 3 * (fields.history_frames + fields.horizon_frames) // 2  # neighbours are alike
         return Familiar(self._features, self._windows.origins[self._numbers], reach)
