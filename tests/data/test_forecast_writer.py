@@ -18,7 +18,7 @@ VALUES = np.random.default_rng(0).normal(size=SHAPE).astype("f4")
 
 def forecast(path: Path, *, key: str = "k", overwrite: bool = False) -> ForecastFile:
     layout = xr.Dataset(coords={name: np.arange(n) for name, n in zip(DIMS, SHAPE, strict=True)})
-    return ForecastFile(path, layout, {"u": {}}, DIMS, key=key, rows=3, overwrite=overwrite)
+    return ForecastFile(path, layout, {"u": (DIMS, {})}, key=key, rows=3, overwrite=overwrite)
 
 
 def fill(file: ForecastFile, stop: int = ROWS) -> None:

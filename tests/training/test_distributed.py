@@ -2,7 +2,6 @@
 
 import builtins
 import os
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -205,7 +204,7 @@ def nan_on_one(folder: str) -> None:
         value = net(torch.ones(len(numbers), 2)).square().mean()
         if ranks.rank() == 1 and loss.calls == 3:  # type: ignore[attr-defined]
             value = value * float("nan")
-        return value, {"loss": float(value.detach())}
+        return value, {"loss": value}
 
     loss.calls = 0  # type: ignore[attr-defined]
     optimise(net, loss, lambda: 1.0, SETTINGS_OF_TEN, size=20, key="k", folder=folder)
@@ -222,9 +221,7 @@ def fails_on_one(folder: str) -> None:
     ("target", "word"), [("nan_on_one", "NonFiniteError"), ("fails_on_one", "`rank` must be 0")]
 )
 def test_one_that_fails_ends_both(target: str, word: str, tmp_path: Path) -> None:
-    begin = time.monotonic()
     found = together(f"{HERE}:{target}", tmp_path)
-    assert time.monotonic() - begin < 30  # starting takes most of it
     assert [code for code, _, _ in found] == [1, 1]
     assert word in found[1][2]
     assert "NonFiniteError" in found[0][2] or "another one ended" in found[0][2]

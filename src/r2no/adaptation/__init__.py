@@ -7,7 +7,8 @@ from r2no.adaptation.groups import ColumnGroup
 from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.model import AdaptedModel
 from r2no.adaptation.named_readouts import further_forecasts, readouts, score_readouts
-from r2no.adaptation.predict import write_predictions
+from r2no.adaptation.predict import unfamiliar, write_predictions
+from r2no.adaptation.prediction import Prediction
 from r2no.adaptation.stored import StoredModel, read_stored, store_beside
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "AdaptedModel",
     "ColumnGroup",
     "EnsembleSettings",
+    "Prediction",
     "RepairLoops",
     "RepairSettings",
     "StoredModel",
@@ -25,5 +27,6 @@ __all__ = [
     "readouts",
     "score_readouts",
     "store_beside",
+    "unfamiliar",
     "write_predictions",
 ]

@@ -13,10 +13,16 @@ from torch import Tensor, nn
 
 from r2no import checks, devices, ranks
 from r2no._types import Number, Operator, PathLike
+from r2no.adaptation.calibrating import calibrated
 from r2no.adaptation.carrying import variation
 from r2no.adaptation.columns import free_groups, resolved
 from r2no.adaptation.config import AdaptSettings
-from r2no.adaptation.fitting import can_part, check_adaptable, fit_ensemble
+from r2no.adaptation.fitting import (
+    can_part,
+    check_adaptable,
+    fit_ensemble,
+    held_out_blocks,
+)
 from r2no.adaptation.groups import INSTANT, ColumnGroup, further_operators
 from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.minutes import DEFAULT_MINUTES, adapt_within, held_out_error
@@ -242,11 +248,12 @@ class _Task:
         if settings.members:
             loops = replace(loops, modules=self._modules(settings, start), start=start)
             loops = loops.to(self._device)
+        cache, placed = self._cached("fit", settings), Placed(fit, self._of_sums)
         ensemble, errors, exponents = fit_ensemble(
             loops,
             groups,
-            Placed(fit, self._of_sums),
-            self._cached("fit", settings),
+            placed,
+            cache,
             settings,
             self._reporter,
             recordings=_recordings(self._train, fit),
@@ -265,7 +272,8 @@ class _Task:
             provenance["exponents"] = exponents
         parts = (self._source, loops, ensemble, errors, fit.fields, settings, provenance)
         model = AdaptedModel(*parts, frozen.probe, groups, self._device)
-        return model if settings.budget is None else model.truncate(settings.budget)
+        model = model if settings.budget is None else model.truncate(settings.budget)
+        return calibrated(model, fit, held_out_blocks(fit, settings), cache, self._reporter)
 
     def _variation(
         self, settings: AdaptSettings, loops: RepairLoops, groups: tuple[ColumnGroup, ...]
@@ -453,8 +461,11 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
             like=model.ensemble,
             exponents=(model.ensemble.plan.weight_exponent,),
         )
-    provenance = {**model.provenance, "fit": windows.fingerprint}
-    return model.merge(replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance))
+        provenance = {**model.provenance, "fit": windows.fingerprint}
+        added = replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance)
+        blocks = held_out_blocks(windows, settings)
+        added = calibrated(added, windows, blocks, cache, reporter)
+    return model.merge(added)
 
 
 class _Frozen:

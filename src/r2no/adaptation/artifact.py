@@ -23,6 +23,7 @@ from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.model import AdaptedModel, IncludeSource
 from r2no.adaptation.starts import Instant
 from r2no.adaptation.stored import (
+    BANDS_FILE,
     StoredModel,
     listed_files,
     read_steadily,
@@ -68,6 +69,8 @@ def save(model: AdaptedModel, folder: Path, include_source: IncludeSource = "aut
         shape = {"history": module.history_channels, "field": module.field_channels}
         files[f"repair-{number}.safetensors"] = (dict(module.state_dict()), shape)
     files["context.safetensors"] = _context(model)
+    if model.calibration is not None:
+        files[BANDS_FILE] = model.calibration.state()
     with storage.atomic_folder(folder, dropped=listed_files(folder)) as sibling:
         for name, (tensors, metadata) in files.items():
             storage.save_tensors(sibling / name, tensors, metadata)
@@ -159,6 +162,7 @@ def _load(
         stored.provenance,
         context["probe"],
         groups,
+        calibration=stored.calibration,
     )
 
 

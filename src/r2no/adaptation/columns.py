@@ -28,7 +28,7 @@ _MOST_BYTES = 512 * 2**20
 
 
 def resolved(settings: AdaptSettings, fields: Fields) -> AdaptSettings:
-    """The settings without "auto" for columns; :func:`partition` decides on lead time."""
+    """The settings without "auto" for columns and bands; :func:`partition` decides on lead time."""
     chosen, steps = settings.ensemble, settings.repair.steps
     published = chosen.cells == "published"
     some = tuple(sorted({1, -(-steps // 3), steps}))
@@ -41,7 +41,8 @@ def resolved(settings: AdaptSettings, fields: Fields) -> AdaptSettings:
     if published:
         automatic["lead_groups"] = 1
     given = {k: v for k, v in automatic.items() if getattr(chosen, k) == "auto"}
-    return changed(settings, ensemble=changed(chosen, **given))
+    bands = not published if settings.bands == "auto" else settings.bands
+    return changed(settings, ensemble=changed(chosen, **given), bands=bands)
 
 
 def free_groups(

@@ -129,6 +129,10 @@ class AdaptSettings(Settings, frozen=True):
         gt=0,
         description="Time to spend: a model without modules at once, then modules that fit.",
     )
+    bands: bool | Auto = Field(
+        default="auto",
+        description="Calibrate bands around forecasts; auto does but for the published cells.",
+    )
     jobs: int = Field(default=1, ge=1, description="Members trained side by side (each in memory).")
     device: str = Field(
         default="auto",

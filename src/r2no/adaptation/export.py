@@ -2,55 +2,71 @@
 
 import io
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from r2no import checks, devices, storage
-from r2no._types import PathLike
+from r2no._types import Number, PathLike
 from r2no.adaptation.model import AdaptedModel
 from r2no.errors import ConfigError
 
 _TOLERANCE = 1e-5  # of the program against the model, relative to the largest value
 
 
+Coverage = Number | Sequence[Number] | None
+
+
 class _Predictor(nn.Module):
-    """R(X) of (M8) as a module, so that it can be traced."""
+    """R(X) of (M8) as a module, so that it can be traced; with bounds if a coverage is given."""
 
-    def __init__(self, model: AdaptedModel) -> None:
+    def __init__(self, model: AdaptedModel, coverage: Coverage) -> None:
         super().__init__()
-        self._model = model
+        self._model, self._half_widths = model, None
+        if coverage is not None:
+            found = model.half_widths(coverage)
+            self._half_widths = found[0] if np.ndim(coverage) == 0 else found[:, None]
 
-    def forward(self, history: Tensor, forecast: Tensor | None = None) -> Tensor:
+    def forward(
+        self, history: Tensor, forecast: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
         source = self._model.source(history) if forecast is None else forecast
-        return self._model.compose(history, source)
+        composed = self._model.compose(history, source)
+        if self._half_widths is None:
+            return composed
+        return composed, composed - self._half_widths, composed + self._half_widths
 
 
-def write_program(model: AdaptedModel, path: PathLike, *, source_input: bool) -> Path:
+def write_program(
+    model: AdaptedModel, path: PathLike, *, source_input: bool, coverage: Coverage = None
+) -> Path:
     """Do what :meth:`AdaptedModel.export` says."""
     path = checks.path("path", path)
     if path.suffix != ".pt2":
         raise ConfigError(f"`path` must end in .pt2, as exported programs do, but got `{path}`.")
     device = model.device
     try:  # a program is of the device it is traced on
-        storage.write_bytes(path, _content(model.to(devices.CPU), source_input))
+        predictor = _Predictor(model.to(devices.CPU), coverage).eval()
+        storage.write_bytes(path, _content(model, predictor, source_input))
     finally:
         model.to(device)
     return path
 
 
 @torch.no_grad()
-def _content(model: AdaptedModel, source_input: bool) -> bytes:
+def _content(model: AdaptedModel, predictor: _Predictor, source_input: bool) -> bytes:
     """The program's bytes, compared with the model; for one window where the batch is fixed."""
     inputs = _examples(model, source_input)
     try:
-        program = _traced(model, inputs, free=True)
+        program = _traced(predictor, inputs, free=True)
     except _NotTraceable as first:
         inputs = tuple(values[:1] for values in inputs)
         try:
-            program = _traced(model, inputs, free=False)
+            program = _traced(predictor, inputs, free=False)
         except _NotTraceable as second:
             raise ConfigError(
                 f"The source cannot be traced by `torch.export`: {second}. Pass "
@@ -67,7 +83,7 @@ def _content(model: AdaptedModel, source_input: bool) -> bytes:
         warnings.filterwarnings("ignore", message="No complete tensor found in the group")
         torch.export.save(program, stream)
     stream.seek(0)
-    _compare(torch.export.load(stream), model, inputs)
+    _compare(torch.export.load(stream), predictor, model, inputs)
     return stream.getvalue()
 
 
@@ -81,8 +97,7 @@ class _NotTraceable(Exception):
     """What ``torch.export`` said, in one line."""
 
 
-def _traced(model: AdaptedModel, inputs: tuple[Tensor, ...], *, free: bool) -> ExportedProgram:
-    predictor = _Predictor(model).eval()
+def _traced(predictor: _Predictor, inputs: tuple[Tensor, ...], *, free: bool) -> ExportedProgram:
     batch = {0: torch.export.Dim("batch")} if free else None
     try:
         predictor(*inputs)  # fills what is kept between calls with real tensors
@@ -92,8 +107,14 @@ def _traced(model: AdaptedModel, inputs: tuple[Tensor, ...], *, free: bool) -> E
         raise _NotTraceable(" ".join(lines[:2]) or type(error).__name__) from error
 
 
-def _compare(program: ExportedProgram, model: AdaptedModel, inputs: tuple[Tensor, ...]) -> None:
-    expected, found = _Predictor(model)(*inputs), program.module()(*inputs)
+def _compare(
+    program: ExportedProgram,
+    predictor: _Predictor,
+    model: AdaptedModel,
+    inputs: tuple[Tensor, ...],
+) -> None:
+    answers = predictor(*inputs), program.module()(*inputs)
+    expected, found = (one if isinstance(one, Tensor) else one[0] for one in answers)
     scale = expected.abs().max().clamp_min(1e-30)
     apart = float((found - expected).abs().max() / scale)
     if not apart <= max(_TOLERANCE, 4 * _rounding(model, inputs, expected)):

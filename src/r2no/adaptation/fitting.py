@@ -41,19 +41,19 @@ def check_adaptable(fit: Windows, settings: AdaptSettings) -> None:
             "the repair module is a two-dimensional U-Net. Cut planes out of the data, or fit a "
             "`SpectralEnsemble` to iterates of your own."
         )
-    _held_out(fit, settings)
+    held_out_blocks(fit, settings)
 
 
 def can_part(windows: Windows, settings: AdaptSettings) -> bool:
     """Whether a split is long enough to choose on its held-out parts."""
     try:
-        _held_out(windows, settings)
+        held_out_blocks(windows, settings)
     except EmptySplitError:
         return False
     return True
 
 
-def _held_out(fit: Windows, settings: AdaptSettings) -> HeldOut:
+def held_out_blocks(fit: Windows, settings: AdaptSettings) -> HeldOut:
     """The blocks on which choices are made; one for all windows if there is none to make."""
     chosen, horizon = settings.ensemble, fit.fields.horizon_frames
     if chosen.cells != "published":
@@ -89,7 +89,7 @@ def fit_ensemble(
     name a target. The third result, with a target, are the held-out scores of each.
     """
     fields, chosen = fit.fields, settings.ensemble
-    held_out = _held_out(fit, settings)
+    held_out = held_out_blocks(fit, settings)
     number = int(held_out.group.max()) + 1
     if like is None:
         centred = chosen.cells != "published"

@@ -24,7 +24,7 @@ from r2no.training import SourceCache
 
 @dataclass(frozen=True, eq=False)
 class RepairLoops:
-    """M repair loops from one source (M3), or from a forecast composed with it (M14).
+    """M repair loops from one source (M3), or from a forecast composed with it (M16).
 
     Attributes:
         modules: The trained Φ_θ of each member.

@@ -1,7 +1,7 @@
 """AdaptedModel: a frozen source, its repair modules and the ensemble that composes them."""
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,12 +12,13 @@ from torch import Tensor
 
 from r2no import checks, devices, storage
 from r2no._repr import html_table
-from r2no._types import Operator, PathLike
+from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.groups import ColumnGroup, MeanField, group_forecasts
 from r2no.adaptation.histories import read_history, without_gaps
 from r2no.adaptation.labelled import read_labelled
 from r2no.adaptation.loops import RepairLoops
+from r2no.adaptation.prediction import coverages, prediction
 from r2no.adaptation.ranges import check_range
 from r2no.adaptation.starts import Instant
 from r2no.data.window import Fields, Windows
@@ -27,14 +28,18 @@ from r2no.ensemble import (
     DepthErrors,
     FittedEnsemble,
     LearningPoint,
+    Readouts,
     Verdict,
     best_within,
     contributions,
     cost_curve,
     learning_curve,
 )
+from r2no.ensemble.calibration import Calibration
 from r2no.ensemble.columns import last_depths, repair_label
-from r2no.errors import FingerprintError, NonFiniteError, ShapeError
+from r2no.ensemble.compose import CellWeights
+from r2no.ensemble.familiar import described
+from r2no.errors import FingerprintError, NonFiniteError, NotFittedError, ShapeError
 from r2no.progress import SILENT, Reporter
 from r2no.scoring import Metrics, score
 from r2no.training import asked, operator_identity, same_answer
@@ -57,6 +62,7 @@ class AdaptedModel:
         probe: The history on which the source's fingerprint was taken.
         groups: Forecasts that the cells may use beside source and repairs.
         device: Where it computes; :meth:`to` moves it.
+        calibration: What bands and alarm rest on; ``None`` where nothing was held out for them.
     """
 
     source: Operator
@@ -69,6 +75,7 @@ class AdaptedModel:
     probe: Tensor
     groups: tuple[ColumnGroup, ...] = ()
     device: torch.device = devices.CPU
+    calibration: Calibration | None = None
 
     def to(self, device: str | torch.device) -> "AdaptedModel":
         """Move the networks to a device ("auto", "cuda:1", ...), in place; returns the model.
@@ -86,7 +93,14 @@ class AdaptedModel:
         return self
 
     @torch.no_grad()
-    def predict(self, history: Any, *, mask: Any = None, gaps: str = "fill") -> Any:
+    def predict(
+        self,
+        history: Any,
+        *,
+        mask: Any = None,
+        gaps: str = "fill",
+        coverage: Number | Sequence[Number] | None = None,
+    ) -> Any:
         """Forecast from a physical history, in constant memory over depth and members (M8).
 
         Args:
@@ -96,20 +110,27 @@ class AdaptedModel:
             mask: True where a value is valid, with or without the channel axis; default: where it
                 is a finite number.
             gaps: "fill" missing values by the rule of :class:`r2no.data.ArrayWindows`, or "refuse".
+            coverage: How often bands around the forecast shall hold the measured value, such as
+                0.9, or several of these.
 
         Returns:
             The forecast as the kind of thing that ``history`` is, in its precision (float32 where
             it has a lower one). An xarray object keeps its coordinates and units; time goes on.
+            With ``coverage`` a :class:`Prediction`: forecast, bounds, and how familiar it looks.
 
         Raises:
             ShapeError: if frames, grid or channels are others than in training.
             DataError: for something else, other units than can be converted, another time step.
             NonFiniteError: if gaps are refused or cannot be filled, or the forecast is not finite.
+            ConfigError: for a coverage that is not between 0 and 1.
+            NotFittedError: if the model has no bands.
+            EmptySplitError: if its fit held out too few blocks for this coverage.
 
         Warns:
             RangeWarning: if values are of another size than those of the fit, with the factor
                 between units that is suspected.
         """
+        half_widths = None if coverage is None else self.half_widths(coverage)
         labelled = isinstance(history, (xr.DataArray, xr.Dataset))
         read = read_labelled if labelled else read_history
         found = read(history, mask, self.fields, self.probe.dtype)
@@ -123,7 +144,38 @@ class AdaptedModel:
             probe=self.probe,
             stacklevel=4,  # the caller, beyond no_grad
         )
-        return found.restore(self.forecast(values))
+        forecast = self.forecast(values)
+        if half_widths is None:
+            return found.restore(forecast)
+        return prediction(forecast, half_widths, self.familiar(values), found.restore, coverage)
+
+    def half_widths(self, coverage: Number | Sequence[Number]) -> Tensor:
+        """By coverage, how far bounds lie from the forecast (M14); NaN in unmeasured channels.
+
+        Raises:
+            NotFittedError: if the model has no bands, with the reason.
+        """
+        bands, fields = self._calibrated.bands, self.fields
+        found = [bands.half_width(one).to(self.probe.dtype) for one in coverages(coverage)]
+        everywhere = torch.full((len(found), *fields.target_shape), torch.nan, dtype=found[0].dtype)
+        everywhere[..., list(fields.measured)] = torch.stack(found)
+        return everywhere
+
+    def familiar(self, history: Tensor) -> Tensor:
+        """p-value of each window: small where no window of the fit looks like it (M15)."""
+        seen = described(history[..., list(self.fields.measured)])
+        return self._calibrated.familiar.p_values(seen)
+
+    @property
+    def _calibrated(self) -> Calibration:
+        """The calibration, or an error that says how to get one."""
+        if self.calibration is None:
+            raise NotFittedError(
+                "This model has no bands: it was saved by an earlier version, truncated or merged "
+                "with such a one, or fitted with `bands=False` or without held-out blocks. Adapt "
+                "again, or leave `coverage` out."
+            )
+        return self.calibration
 
     @torch.no_grad()
     def forecast(self, history: Tensor) -> Tensor:
@@ -147,12 +199,13 @@ class AdaptedModel:
         return asked(self.source, history, self.fields.target_shape)
 
     @torch.no_grad()
-    def compose(self, history: Tensor, source: Tensor) -> Tensor:
-        """R(X) of (M8) from a history and the source's forecast for it."""
-        source = source.to(history.dtype)
-        composition = self.ensemble.compose(source)
-        used = self.ensemble.spread.labels
-        for label, forecast in self.forecasts(history, source, used):
+    def compose(
+        self, history: Tensor, source: Tensor, weights: CellWeights | None = None
+    ) -> Tensor:
+        """R(X) of (M8) from a history and the source's forecast; by other weights if given."""
+        source, used = source.to(history.dtype), weights or self.ensemble.spread
+        composition = Readouts({"": used}).compose(source)
+        for label, forecast in self.forecasts(history, source, used.labels):
             composition.put(label, forecast)
         return composition.result()
 
@@ -228,6 +281,7 @@ class AdaptedModel:
             ensemble=ensemble,
             fit_errors=errors,
             settings=self.settings.model_copy(update=update),
+            calibration=None,  # of the larger model
         )
 
     def update(self, windows: Windows, *, reporter: Reporter = SILENT) -> "AdaptedModel":
@@ -266,7 +320,16 @@ class AdaptedModel:
             squared=self.fit_errors.squared + other.fit_errors.squared,
             windows=self.fit_errors.windows + other.fit_errors.windows,
         )
-        return replace(self, ensemble=pooled, fit_errors=errors, provenance=provenance)
+        both = None
+        if self.calibration is not None and other.calibration is not None:
+            both = self.calibration.merge(other.calibration)
+        return replace(
+            self,
+            ensemble=pooled.settled(),
+            fit_errors=errors,
+            provenance=provenance,
+            calibration=both,
+        )
 
     @torch.no_grad()
     def _same_source(self, other: "AdaptedModel") -> bool:
@@ -322,7 +385,13 @@ class AdaptedModel:
 
         return save(self, checks.path("path", path), include_source)
 
-    def export(self, path: PathLike, *, source_input: bool = False) -> Path:
+    def export(
+        self,
+        path: PathLike,
+        *,
+        source_input: bool = False,
+        coverage: Number | Sequence[Number] | None = None,
+    ) -> Path:
         """Write the whole predictor through ``torch.export`` to one file that needs only PyTorch.
 
         ``torch.export.load(path).module()(history)`` then gives what ``predict(history)`` gives,
@@ -336,13 +405,15 @@ class AdaptedModel:
             path: A file that ends in ``.pt2``.
             source_input: Leave the source out and take its forecast as second input: for sources
                 that cannot be traced, such as stored forecasts.
+            coverage: The program then gives (forecast, lower, upper), the bounds as those of
+                :meth:`predict`.
 
         Raises:
             ConfigError: if the suffix is another one, or the source cannot be traced.
         """
         from r2no.adaptation.export import write_program
 
-        return write_program(self, path, source_input=source_input)
+        return write_program(self, path, source_input=source_input, coverage=coverage)
 
     def push_to_hub(
         self,

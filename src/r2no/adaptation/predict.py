@@ -1,20 +1,30 @@
 """write_predictions(): forecasts of a data set as a NetCDF or Zarr file, in bounded memory."""
 
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+import xarray as xr
 from torch import Tensor
 
 from r2no import ranks, storage
-from r2no._types import PathLike
+from r2no._types import Number, PathLike
 from r2no.adaptation.labelled import check_spacing, check_time_step
 from r2no.adaptation.model import AdaptedModel, versions
+from r2no.adaptation.prediction import coverages
 from r2no.data.agreement import check_axes
 from r2no.data.arrays import ArrayWindows
-from r2no.data.forecast_layout import LEAD, ORIGIN, forecast_layout, forecast_variables
+from r2no.data.forecast_layout import (
+    FAMILIAR,
+    bound_names,
+    forecast_layout,
+    forecast_rooms,
+    forecast_variables,
+    with_coverages,
+)
 from r2no.data.forecast_writer import ForecastFile
 from r2no.data.measurements import Measurements
 from r2no.data.units import conversion
@@ -33,6 +43,7 @@ def write_predictions(
     *,
     origins: Origins = "all",
     stride: int | None = None,
+    coverage: Number | Sequence[Number] | None = None,
     batch_size: int | None = None,
     overwrite: bool = False,
     reporter: Reporter = SILENT,
@@ -40,7 +51,9 @@ def write_predictions(
     """Forecast from measurements and write the result with their coordinates and units.
 
     One batch of windows is in memory at a time. A run that is killed leaves ``<path>.part``; the
-    same call goes on from there and ends with the bits of an undisturbed run.
+    same call goes on from there and ends with the bits of an undisturbed run. If the model knows
+    the windows it was fitted to, ``familiar`` says of each forecast how much its window looks like
+    them: a p-value, small for one unlike all of them.
 
     Args:
         model: The adapted model.
@@ -49,6 +62,8 @@ def write_predictions(
         origins: "all": a forecast every ``stride`` frames and one from the last frames of each
             trajectory, which reaches beyond the data; "last": the latter only.
         stride: Frames between two forecasts; default the horizon.
+        coverage: Write bands that hold the measured value so often, such as 0.9 or (0.5, 0.9):
+            variables ``<channel>_lower`` and ``<channel>_upper`` along ``coverage``.
         batch_size: Windows per batch; default as in the model's settings.
         overwrite: Whether to replace a file made from another model or data.
         reporter: Where progress is shown.
@@ -58,19 +73,27 @@ def write_predictions(
         GridMismatchError: if ``data`` has another grid or spacing.
         DataError: if units or time step are others than the model's.
         NonFiniteError: if the model forecasts NaN or infinity.
+        NotFittedError: if bands are asked for and the model has none.
     """
+    asked = () if coverage is None else coverages(coverage)
+    half_widths = model.half_widths(asked) if asked else None
     data = data.select(model.fields.channels)
     _check_fits(model.fields, data)
     batch_size = batch_size or model.settings.batch_size
     windows, known = _windows(model.fields, data, origins, stride)
     horizon = model.fields.horizon_frames
     layout = forecast_layout(data, known, horizon).assign_attrs(_provenance(model))
+    rooms = forecast_rooms(
+        forecast_variables(data),
+        [axis.name for axis in data.space],
+        bounds=bool(asked),
+        alarm=model.calibration is not None,
+    )
     opening = ForecastFile(
         path,
-        layout,
-        forecast_variables(data),
-        (ORIGIN, LEAD, *(axis.name for axis in data.space)),
-        key=_key(model, data, known, batch_size),
+        with_coverages(layout, asked) if asked else layout,
+        rooms,
+        key=_key(model, data, known, batch_size, asked),
         rows=batch_size,
         overwrite=overwrite,
     )
@@ -78,7 +101,10 @@ def write_predictions(
     def forecast(start: int) -> dict[str, np.ndarray]:
         numbers = range(start, min(start + batch_size, len(windows)))
         history = collate([windows[number] for number in numbers]).history
-        return _by_name(_forecast(model, history, start), data)
+        found = _by_name(_forecast(model, history, start), half_widths, data)
+        if model.calibration is not None:
+            found[FAMILIAR] = model.familiar(history).numpy()
+        return found
 
     with ExitStack() as stack:
         if ranks.is_main():
@@ -95,6 +121,22 @@ def write_predictions(
             opening.finish()
         ranks.barrier()
     return opening.path
+
+
+def unfamiliar(path: PathLike, *, level: float = 0.05) -> list[str]:
+    """Forecasts of a file whose windows look unlike those of the fit, by recording and frame.
+
+    Args:
+        path: What :func:`write_predictions` wrote.
+        level: Of windows like those of the fit, about this share is named too.
+    """
+    engine = "zarr" if Path(path).suffix == ".zarr" else "netcdf4"
+    with xr.open_dataset(path, engine=engine, decode_times=False) as data:
+        if FAMILIAR not in data:
+            return []
+        values, names = data[FAMILIAR].values, data["recording"].values
+        places = zip(data["trajectory"].values, data["frame"].values, values, strict=True)
+        return [f"{names[n]}, frame {f}: p = {p:.3f}" for n, f, p in places if p <= level]
 
 
 def _windows(
@@ -128,10 +170,19 @@ def _forecast(model: AdaptedModel, history: Tensor, start: int) -> Tensor:
     return forecast
 
 
-def _by_name(forecast: Tensor, data: Measurements) -> dict[str, np.ndarray]:
+def _by_name(
+    forecast: Tensor, half_widths: Tensor | None, data: Measurements
+) -> dict[str, np.ndarray]:
+    """The values of each variable, bounds included where there are any."""
     values = forecast.float().cpu().numpy()
-    names = forecast_variables(data)
-    return {name: values[..., channel] for channel, name in enumerate(names)}
+    names = list(forecast_variables(data))
+    found = {name: values[..., channel] for channel, name in enumerate(names)}
+    if half_widths is not None:
+        middle = forecast[:, None]
+        for number, bound in enumerate((middle - half_widths, middle + half_widths)):
+            for channel, name in enumerate(names):
+                found[bound_names(name)[number]] = bound[..., channel].float().numpy()
+    return found
 
 
 def _check_fits(fields: Fields, data: Measurements) -> None:
@@ -172,9 +223,15 @@ def _provenance(model: AdaptedModel) -> dict[str, str]:
 
 
 def _key(
-    model: AdaptedModel, data: Measurements, known: list[tuple[int, int]], batch_size: int
+    model: AdaptedModel,
+    data: Measurements,
+    known: list[tuple[int, int]],
+    batch_size: int,
+    asked: tuple[float, ...],
 ) -> str:
     """What the bits of the file depend on."""
     tensors, settings = model.ensemble.state()
-    parts = (model.identity, tensors, settings, versions(), data.identity)
+    parts: tuple[Any, ...] = (model.identity, tensors, settings, versions(), data.identity)
+    if model.calibration is not None:
+        parts = (*parts, asked, *model.calibration.state())
     return storage.fingerprint(*parts, np.array(known), batch_size)

@@ -1,4 +1,4 @@
-"""Where a repair loop starts: from the source, or from the instant forecast (M14).
+"""Where a repair loop starts: from the source, or from the instant forecast (M16).
 
 The instant forecast is the source composed with the columns that cost nothing, by weights fitted on
 the train split: the modules are trained there, and the fit split, which judges them, stays unseen.
@@ -67,7 +67,7 @@ def instant(
 ) -> Instant:
     """The instant forecast of resolved settings, fitted on the train split."""
     ensemble, _, _ = fit_ensemble(loops, groups, train, cache, settings, reporter)
-    return Instant(ensemble.without_sums(), tuple(groups))
+    return Instant(ensemble.settled().without_sums(), tuple(groups))
 
 
 class StartCache(SourceCache):

@@ -20,6 +20,7 @@ from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.group_files import group_labels, is_described
 from r2no.data.window import Fields
 from r2no.ensemble import DepthErrors, FittedEnsemble, Verdict
+from r2no.ensemble.calibration import Calibration
 from r2no.errors import FileDamagedError, FileMissingError, FingerprintError, R2NOError
 from r2no.operators.packing import SOURCE_FILE
 from r2no.spectral import FourierCells
@@ -27,6 +28,7 @@ from r2no.spectral import FourierCells
 Result = TypeVar("Result")
 
 MANIFEST = "manifest.json"
+BANDS_FILE = "bands.safetensors"
 FORMAT = "r2no.artifact/3"
 _UNSEALED = ("r2no.artifact/1", "r2no.artifact/2")
 _READABLE = (*_UNSEALED, FORMAT)
@@ -49,6 +51,7 @@ class StoredModel:
     settings: AdaptSettings
     provenance: dict[str, Any]
     manifest: dict[str, Any]
+    calibration: Calibration | None = None
 
     def __repr__(self) -> str:
         verdict = "" if self.verdict is None else f"; {self.verdict}"
@@ -96,9 +99,12 @@ def _read_stored(folder: Path, ignored: Collection[str]) -> StoredModel:
             windows=_whole("windows", extra["windows"]),
             frames=_whole("frames", extra["frames"]),
         )
-        stored = StoredModel(
-            ensemble, errors, fields, settings, dict(manifest["provenance"]), manifest
-        )
+        calibration = None
+        if BANDS_FILE in manifest["files"]:
+            calibration = Calibration.from_state(*storage.load_tensors(folder / BANDS_FILE))
+        provenance = dict(manifest["provenance"])
+        parts = (ensemble, errors, fields, settings, provenance, manifest, calibration)
+        stored = StoredModel(*parts)
         _check_agreement(stored)
     return stored
 
@@ -195,6 +201,9 @@ def _check_agreement(stored: StoredModel) -> None:
         "members": (columns.members, members),
         "further columns": (columns.further, group_labels(stored.manifest.get("groups", []))),
     }
+    if stored.calibration is not None:
+        shape = (*fields.target_shape[:-1], len(fields.measured))
+        found["bands"] = (tuple(stored.calibration.bands.total.shape), shape)
     for name, (value, wanted) in found.items():
         if value != wanted:
             raise ValueError(f"{name}: {value} instead of {wanted}")

@@ -10,6 +10,8 @@ from r2no.cli.app import app, check_exists, console
 from r2no.errors import ConfigError
 from r2no.progress import Reporter
 
+_NAMED = 10  # unfamiliar windows
+
 
 @app.command()
 def predict(
@@ -24,6 +26,10 @@ def predict(
     ] = "all",
     stride: Annotated[
         int | None, typer.Option(min=1, help="Frames between two forecasts; default the horizon.")
+    ] = None,
+    coverage: Annotated[
+        list[float] | None,
+        typer.Option(help="Write bands that hold the measured value so often: 0.5 0.9."),
     ] = None,
     variables: options.Variables = None,
     dims: options.Dims = None,
@@ -49,7 +55,9 @@ def predict(
     Data are read and written piece by piece. A run that is stopped goes on where it was. Data
     without coordinates are taken to have the spacing and time step the model was adapted to.
 
-    Example: r2no predict wake.r2no piv.nc --out forecast.nc
+    Windows unlike those of the fit are named: their forecasts, and bands, may not hold.
+
+    Example: r2no predict wake.r2no piv.nc --out forecast.nc --coverage 0.5 0.9
     """
     from r2no.adaptation import load, write_predictions
     from r2no.data import open as open_data
@@ -71,6 +79,7 @@ def predict(
         time_step=time_step,
         allow_sparse=allow_sparse,
     )
+    data, wanted = _apart(data, coverage or [])
     measured = open_data(data, **about)
     operator = None if source is None else load_operator(source)[0]
     model = load(artifact, operator, trust_source=trust_source, device=place)
@@ -83,13 +92,44 @@ def predict(
         out,
         origins="last" if origins == "last" else "all",
         stride=stride,
+        coverage=wanted or None,
         batch_size=batch_size,
         overwrite=overwrite,
         reporter=Reporter(),
     )
+    for line in _unfamiliar(path):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(
         f'Wrote {path}. Open it with `xarray.open_dataset("{path}")`.',
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
+
+
+def _apart(data: list[str], coverage: list[float]) -> tuple[list[str], tuple[float, ...]]:
+    """Files, and coverages: an option takes one value, so the others are found among the files."""
+    if not coverage:
+        return data, ()
+    more = [text for text in data if _is_number(text) and not Path(text).exists()]
+    return [text for text in data if text not in more], (*coverage, *map(float, more))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _unfamiliar(path: Path) -> list[str]:
+    """A line on windows unlike those of the fit, and the first of them by name; none if none is."""
+    from r2no.adaptation import unfamiliar
+
+    found = unfamiliar(path)
+    if not found:
+        return []
+    shown = [f"  {text}" for text in found[:_NAMED]]
+    more = [] if len(found) <= _NAMED else [f"  and {len(found) - _NAMED} more"]
+    return [f"{len(found)} window(s) look unlike all windows of the fit:", *shown, *more]

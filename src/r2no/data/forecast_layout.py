@@ -1,6 +1,6 @@
 """Coordinates of a forecast: when each was made, for when, and where on the data's own grid."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,10 +8,12 @@ import xarray as xr
 
 from r2no.data.coordinates import Axis
 from r2no.data.measurements import Measurements
+from r2no.errors import ConfigError
 
 #: Dimensions of a forecast before those of space.
 ORIGIN, LEAD = "origin", "lead"
 RECORDING = "recording"
+COVERAGE, FAMILIAR = "coverage", "familiar"
 AUXILIARY = ("forecast_reference_time", "valid_time", "trajectory", "frame")
 
 
@@ -62,6 +64,49 @@ def forecast_variables(data: Measurements) -> dict[str, dict[str, Any]]:
                 attributes[key] = str(values.parts[number].variable.attrs[key])
         found[name.replace("/", "_")] = {**attributes, "coordinates": " ".join(AUXILIARY)}
     return found
+
+
+def bound_names(name: str) -> tuple[str, str]:
+    """Variables of the bounds of a forecast variable."""
+    return f"{name}_lower", f"{name}_upper"
+
+
+def forecast_rooms(
+    variables: Mapping[str, Mapping[str, Any]], space: Sequence[str], *, bounds: bool, alarm: bool
+) -> dict[str, tuple[tuple[str, ...], dict[str, Any]]]:
+    """Dimensions and attributes of all variables of a forecast, with bounds if there are any.
+
+    Raises:
+        ConfigError: if a channel has the name of another one's bound.
+    """
+    rooms: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {}
+    for name, attributes in variables.items():
+        own = {"ancillary_variables": " ".join(bound_names(name))} if bounds else {}
+        rooms[name] = ((ORIGIN, LEAD, *space), {**attributes, **own})
+    for name, attributes in variables.items() if bounds else ():
+        kept = {key: attributes[key] for key in ("units", "coordinates") if key in attributes}
+        for bound, side in zip(bound_names(name), ("lower", "upper"), strict=True):
+            said = {"long_name": f"{side} bound of the band around {name}", **kept}
+            _add(rooms, bound, ((ORIGIN, COVERAGE, LEAD, *space), said))
+    if alarm:
+        said = {"long_name": "p-value: does a window of the fit look like this one", "units": "1"}
+        _add(rooms, FAMILIAR, ((ORIGIN,), said))
+    return rooms
+
+
+def _add(rooms: dict[str, Any], name: str, room: Any) -> None:
+    if name in rooms:
+        raise ConfigError(
+            f"A channel is called {name!r}, as what r2no writes beside it. Rename the channel with "
+            "`variables` when opening the data."
+        )
+    rooms[name] = room
+
+
+def with_coverages(layout: xr.Dataset, coverages: Sequence[float]) -> xr.Dataset:
+    """A layout with the coverages of bounds as a coordinate."""
+    said = {"long_name": "probability that a measured value lies in the band", "units": "1"}
+    return layout.assign_coords({COVERAGE: (COVERAGE, list(coverages), said)})
 
 
 def _times(

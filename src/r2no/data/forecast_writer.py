@@ -29,6 +29,9 @@ KEY = "r2no_key"
 _LAYOUT_BYTES = 2**16  # of headers and attributes
 _SUFFIXES = (".nc", ".zarr")
 
+#: Dimensions and attributes of a variable.
+Room = tuple[tuple[str, ...], Mapping[str, Any]]
+
 
 @runtime_checkable
 class _Sink(Protocol):
@@ -51,9 +54,8 @@ class ForecastFile:
     Args:
         path: Ends in ``.nc`` or ``.zarr``.
         layout: Coordinates and attributes; values of its variables are not used.
-        variables: Names of the forecast variables with their attributes; each has dimensions
-            origin, lead and space, those of ``dims``.
-        dims: Names of the dimensions; the first is the origin.
+        variables: By name, dimensions and attributes; the first dimension is the origin, and its
+            sizes are those of the layout.
         key: Identifies model and data. A part with another key is begun anew.
         rows: Origins that are written together.
         overwrite: Whether a complete file of another key may be replaced.
@@ -66,8 +68,7 @@ class ForecastFile:
         self,
         path: PathLike,
         layout: xr.Dataset,
-        variables: Mapping[str, Mapping[str, Any]],
-        dims: tuple[str, ...],
+        variables: Mapping[str, Room],
         *,
         key: str,
         rows: int,
@@ -81,13 +82,14 @@ class ForecastFile:
         self._part = self.path.with_name(self.path.name + ".part")
         self._note = self.path.with_name(self.path.name + ".part.json")
         self._key = key
-        self._plan = (layout, variables, dims, rows)
+        self._plan = (layout, variables, rows)
         self._overwrite = overwrite
         self._sink: _Sink | None = None
         self._details: dict[str, Any] = {}
         self._checks = dict.fromkeys(variables, 0)
         self._sole = ExitStack()
-        self.rows = layout.sizes[dims[0]]
+        (origin,) = {dims[0] for dims, _ in variables.values()}
+        self.rows = layout.sizes[origin]
         self.done = 0
 
     def __enter__(self) -> "ForecastFile":
@@ -162,7 +164,7 @@ class ForecastFile:
 
     def _went_on(self) -> bool:
         """Open the part of the same key, if there is one as it was noted."""
-        _, variables, _, rows = self._plan
+        _, variables, rows = self._plan
         if not (self._part.exists() and self._note.exists()):
             return False
         try:
@@ -170,7 +172,7 @@ class ForecastFile:
             if note["key"] != self._key or not 0 <= note["rows"] <= self.rows:
                 return False
             self._details = {name: note[name] for name in self._kind.details}
-            self._sink = self._kind(self._part, tuple(variables), self._details, self._row_bytes)
+            self._sink = self._kind(self._part, self._details, self._row_bytes)
             checks = {name: _checksum(self._sink, name, note["rows"], rows) for name in variables}
             sound = bool(checks == note["checks"])
         except (OSError, LookupError, TypeError, ValueError):
@@ -192,14 +194,14 @@ class ForecastFile:
 
     def _begin(self) -> None:
         """Lay out a new part with room for all rows, after a look at the free space."""
-        layout, variables, dims, rows = self._plan
+        layout, variables, rows = self._plan
         try:
             self._forget_part()
-            values = self.rows * len(variables) * self._row_bytes
+            values = self.rows * sum(self._row_bytes.values())
             storage.check_space(self._part, values + layout.nbytes + _LAYOUT_BYTES)
             layout = layout.assign_attrs({KEY: self._key})
-            self._details = self._kind.create(self._part, layout, variables, dims, rows)
-            self._sink = self._kind(self._part, tuple(variables), self._details, self._row_bytes)
+            self._details = self._kind.create(self._part, layout, variables, rows)
+            self._sink = self._kind(self._part, self._details, self._row_bytes)
         except (OSError, RuntimeError) as error:  # HDF5 reports a full disk as the latter
             if isinstance(error, R2NOError):
                 raise
@@ -207,9 +209,11 @@ class ForecastFile:
         self.save()
 
     @property
-    def _row_bytes(self) -> int:
-        layout, _, dims, _ = self._plan
-        return 4 * math.prod(layout.sizes[name] for name in dims[1:])
+    def _row_bytes(self) -> dict[str, int]:
+        """By variable."""
+        layout, variables, _ = self._plan
+        sizes = {name: [layout.sizes[d] for d in dims[1:]] for name, (dims, _) in variables.items()}
+        return {name: 4 * math.prod(size) for name, size in sizes.items()}
 
     def _storage_error(self, error: Exception) -> StorageError:
         return StorageError(
@@ -223,9 +227,7 @@ class _NetCDF:
 
     details = ("offsets",)
 
-    def __init__(
-        self, part: Path, names: tuple[str, ...], note: dict[str, Any], row_bytes: int
-    ) -> None:
+    def __init__(self, part: Path, note: dict[str, Any], row_bytes: dict[str, int]) -> None:
         self._offsets, self._row_bytes = note["offsets"], row_bytes
         self._file = part.open("r+b", buffering=0)  # so that a full disk is met in `write`
 
@@ -233,17 +235,16 @@ class _NetCDF:
     def create(
         part: Path,
         layout: xr.Dataset,
-        variables: Mapping[str, Mapping[str, Any]],
-        dims: tuple[str, ...],
+        variables: Mapping[str, Room],
         rows: int,
     ) -> dict[str, Any]:
         """Lay out the file; returns where the values of each variable begin."""
         netcdf = _package("netCDF4", "netcdf")
         layout.to_netcdf(part, engine="netcdf4", format="NETCDF4")
         with netcdf.Dataset(part, "a") as file:
-            for name in (dim for dim in dims if dim not in file.dimensions):
-                file.createDimension(name, layout.sizes[name])
-            for name, attributes in variables.items():
+            for name, (dims, attributes) in variables.items():
+                for dim in (dim for dim in dims if dim not in file.dimensions):
+                    file.createDimension(dim, layout.sizes[dim])
                 room = file.createVariable(
                     name, "f4", dims, contiguous=True, fill_value=False, endian="little"
                 )
@@ -254,14 +255,14 @@ class _NetCDF:
 
     def write(self, start: int, values: Mapping[str, np.ndarray]) -> None:
         for name, rows in values.items():
-            self._file.seek(self._offsets[name] + start * self._row_bytes)
+            self._file.seek(self._offsets[name] + start * self._row_bytes[name])
             left = memoryview(rows.tobytes())
             while left:
                 left = left[self._file.write(left) :]
 
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
-        self._file.seek(self._offsets[name] + start * self._row_bytes)
-        return np.frombuffer(self._file.read((stop - start) * self._row_bytes), np.uint8)
+        self._file.seek(self._offsets[name] + start * self._row_bytes[name])
+        return np.frombuffer(self._file.read((stop - start) * self._row_bytes[name]), np.uint8)
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
@@ -278,27 +279,24 @@ class _Zarr:
 
     details = ()
 
-    def __init__(
-        self, part: Path, names: tuple[str, ...], note: dict[str, Any], row_bytes: int
-    ) -> None:
+    def __init__(self, part: Path, note: dict[str, Any], row_bytes: dict[str, int]) -> None:
         self._package, self._part = _package("zarr", "zarr"), part
         group = self._package.open_group(part, mode="r+", zarr_format=2)
-        self._arrays = {name: group[name] for name in names}
+        self._arrays = {name: group[name] for name in row_bytes}
 
     @staticmethod
     def create(
         part: Path,
         layout: xr.Dataset,
-        variables: Mapping[str, Mapping[str, Any]],
-        dims: tuple[str, ...],
+        variables: Mapping[str, Room],
         rows: int,
     ) -> dict[str, Any]:
         """Lay out the store."""
         package = _package("zarr", "zarr")
         layout.to_zarr(part, mode="w", zarr_format=2, consolidated=False)
         group = package.open_group(part, mode="r+", zarr_format=2)
-        shape = tuple(layout.sizes[name] for name in dims)
-        for name, attributes in variables.items():
+        for name, (dims, attributes) in variables.items():
+            shape = tuple(layout.sizes[dim] for dim in dims)
             array = group.create_array(
                 name,
                 shape=shape,

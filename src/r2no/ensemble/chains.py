@@ -208,18 +208,24 @@ class ChainSearch:
                 right[fold] += torch.einsum("xni,xi->n", fits, part[:, :-1, -1])
         return square, right
 
-    def errors_of_mean(
+    def means(
         self, trials: Sequence[Trial], shares: Sequence[Float[Tensor, " trial"]]
-    ) -> Float[Tensor, " block"]:
-        """Held-out errors of means of trials, whose shares may differ by fold."""
-        slots, paths = torch.arange(self.levels.slots), []
+    ) -> list[Float[Tensor, "slot column"]]:
+        """By fold, the mean of the trials' fits without its blocks; shares may differ by fold."""
+        slots, means = torch.arange(self.levels.slots), []
         for fold in range(len(self._folds)):
             mean = self._fit.new_zeros(self.levels.slots, self._columns)
             for trial, share in zip(trials, shares[fold].tolist(), strict=True):
                 if share:
                     mean += share * self._on(slots, [trial], [trial.weights[fold]])[:, 0]
-            paths.append(mean[None, None])
-        errors: Tensor = self._held_out(self._score, paths)[:, 0, 0]
+            means.append(mean)
+        return means
+
+    def errors_of_means(
+        self, means: Sequence[Float[Tensor, "slot column"]]
+    ) -> Float[Tensor, " block"]:
+        """Held-out errors of weights by fold."""
+        errors: Tensor = self._held_out(self._score, [mean[None, None] for mean in means])[:, 0, 0]
         return errors
 
     def errors_of(
@@ -227,8 +233,7 @@ class ChainSearch:
     ) -> Float[Tensor, " block"]:
         """Held-out errors of a mean of chains, by default refitted on each fold's groups."""
         fitted = [fit for fit, _ in self._folds] if groups is None else groups
-        paths = [self._mean(chains, list(each))[None, None] for each in fitted]
-        return self._held_out(self._score, paths)[:, 0, 0]
+        return self.errors_of_means([self._mean(chains, list(each)) for each in fitted])
 
     def refit(self, chains: Sequence[Chain]) -> Float[Tensor, "cell channel column"]:
         """The mean of the chains, fitted on all groups; on the finest cells."""

@@ -336,11 +336,36 @@ class FittedEnsemble:
             raise NotFittedError("An ensemble with a given penalty has no held-out score.")
         return self.ridge_scores[self.ridge]
 
+    def held_out_weights(self) -> list[Float[Tensor, "cell channel column"]]:
+        """By fold, weights of the same kind that rest on its groups to fit on alone (M7).
+
+        Of a nested fit, which knows them until it is stored, and of one that keeps a forecast as it
+        is, so that nothing is fitted; of a plain ridge, those of its penalty.
+        """
+        if self.nested is not None and not self.nested.verdict.deploy:
+            return [self.weights] * len(self.folds)
+        if self.nested is None:
+            sums, ridge = self.needed_sums(), float(self.ridge or 0.0)
+            return [ridge_path(sums.total(fit).moments[0], [ridge])[0] for fit, _ in self.folds]
+        if len(self.nested.apart) != len(self.folds):
+            raise NotFittedError(
+                "This ensemble was read from a file, which holds no weights by fold. Fit it."
+            )
+        return list(self.nested.apart)
+
+    def settled(self) -> "FittedEnsemble":
+        """Without the weights by fold, which only a calibration needs."""
+        return self if self.nested is None else replace(self, nested=replace(self.nested, apart=()))
+
     @cached_property
     def spread(self) -> CellWeights:
         """The weights over the half-plane, so that prediction only multiplies."""
+        return self.spread_of(self.weights)
+
+    def spread_of(self, weights: Float[Tensor, "cell channel column"]) -> CellWeights:
+        """Other weights on these cells and columns, over the half-plane."""
         return CellWeights(
-            self.weights,
+            weights,
             self.columns,
             self.cells,
             measured=self.measured,

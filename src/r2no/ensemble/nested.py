@@ -53,6 +53,8 @@ class NestedFit:
         before: Held-out error of the source of every block.
         rivals: Held-out error of every block of each other forecast that needs no adaptation.
         units: Recording of every block; none if not known.
+        apart: By fold, the weights that its blocks were judged by; not stored, since only the pass
+            that calibrates bands needs them.
     """
 
     weights: Float[Tensor, "cell channel column"]
@@ -61,6 +63,7 @@ class NestedFit:
     before: Float[Tensor, " block"]
     rivals: Mapping[str, Float[Tensor, " block"]] = field(default_factory=dict)
     units: tuple[int, ...] = ()
+    apart: tuple[Float[Tensor, "cell channel column"], ...] = ()
 
     @property
     def best_rival(self) -> str:
@@ -187,7 +190,7 @@ def solve_nested(
     trust = 1.0
     if recordings is not None and recordings < ENOUGH_RECORDINGS:
         trust = recordings / (recordings + variation)
-    shares, errors = _weighed(search, trials, trust)
+    shares, means = _weighed(search, trials, trust)
     chains = [
         replace(trial.chain, share=share)
         for trial, share in zip(trials, shares.tolist(), strict=True)
@@ -197,24 +200,25 @@ def solve_nested(
     return NestedFit(
         search.refit(chains),
         tuple(chains),
-        source.errors - errors,
+        source.errors - search.errors_of_means(means),
         source.errors,
         {name: trial.errors for name, trial in others.items()},
         tuple(units[block] for _, score in folds for block in score) if units else (),
+        tuple(search.levels.spread(mean) for mean in means),
     )
 
 
 def _weighed(
     search: ChainSearch, trials: Sequence[Trial], trust: float
-) -> tuple[Float[Tensor, " trial"], Float[Tensor, " block"]]:
-    """Shares of lowest held-out error, and the errors of means whose shares knew no such block."""
+) -> tuple[Float[Tensor, " trial"], list[Float[Tensor, "slot column"]]]:
+    """Shares of lowest held-out error, and by fold the mean that knew none of its blocks."""
     square, right = search.quadratics(trials)
     outer = [
         trust * _shares(square.sum(0) - square[fold], right.sum(0) - right[fold])
         for fold in range(len(square))
     ]
     shares = trust * _shares(square.sum(0), right.sum(0))
-    return shares, search.errors_of_mean(trials, outer)
+    return shares, search.means(trials, outer)
 
 
 def _shares(square: Tensor, right: Tensor) -> Float[Tensor, " trial"]:

@@ -1,0 +1,264 @@
+"""Bands: how far off a forecast may be, from residuals of fits that had not seen them (M14).
+
+The half-width is q(p) s: the scale s of :mod:`r2no.ensemble.scale` by place, lead time and channel,
+times a factor for the coverage p. Scores |r|/s of a group of windows come from a scale of other
+groups. q_apart(p) is a quantile of them at a level p' a little above p, such that
+
+    mean over folds of  F_scored(q_fitted(p'))  =  p,
+
+F_scored being the share of scores of a fold's groups up to a number, q_fitted the quantile of the
+groups it fits on. Where every group is one point, p' is the (n + 1)/n of split conformal bands.
+The scale in use rests on all groups, those of the folds on a share f of them, and the excess that
+the noise of a scale brings falls as one over its data. So, with q_seen of scores by the scale that
+is used, which has no such excess, q = q_seen^(1 - f) q_apart^f.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from r2no import checks
+from r2no._repr import brief_repr
+from r2no.ensemble.holdout import Fold
+from r2no.ensemble.scale import Map, Maps, choose_pulls, pooled_scale
+from r2no.errors import ConfigError, EmptySplitError, ShapeError
+
+#: Scores are counted on a logarithmic grid; beyond its ends in the last bin.
+_BINS, _LOWEST, _HIGHEST = 1400, 1e-4, 1e3
+_STEP = math.log(_HIGHEST / _LOWEST) / _BINS
+_TRIES = 24  # halvings of the interval in which p' lies
+
+Scores = Float[Tensor, "scale=2 group bin"]
+
+
+@dataclass(frozen=True, eq=False)
+class Bands:
+    """Half-widths of bands around a forecast, for any coverage.
+
+    Attributes:
+        total: Σ|r| of held-out windows.
+        count: Their number; less where targets have gaps.
+        pulls: How much each level of the scale is drawn to the one before.
+        scores: How many residuals of each group lie in each bin of |r|/s, s being that of groups
+            apart from it; then the same with the scale that is used.
+        folds: Groups whose scores set the level, groups it is judged on.
+    """
+
+    total: Map
+    count: Map
+    pulls: tuple[float, ...]
+    scores: Scores
+    folds: tuple[Fold, ...]
+
+    __repr__ = brief_repr
+
+    @cached_property
+    def scale(self) -> Map:
+        """s, in the unit of each channel."""
+        return pooled_scale(self.total, self.count, self.pulls)
+
+    @property
+    def groups(self) -> int:
+        """Blocks of windows that were held out."""
+        return int((self.scores[0].sum(1) > 0).sum())
+
+    def half_width(self, coverage: float) -> Map:
+        """Half of the width of the band that holds a value with this probability."""
+        return self.factor(coverage) * self.scale
+
+    def factor(self, coverage: float) -> float:
+        """q(p).
+
+        Raises:
+            ConfigError: for a coverage that is not between 0 and 1.
+            EmptySplitError: if there are too few groups for it; says how many it takes.
+        """
+        coverage = checked_coverage(coverage)
+        if coverage not in self._factors:
+            self._factors[coverage] = self._found(coverage)
+        return self._factors[coverage]
+
+    @cached_property
+    def _factors(self) -> dict[float, float]:
+        return {}
+
+    def _found(self, coverage: float) -> float:
+        """The factor of a scale with as much data as there are."""
+        every = range(self.scores.shape[1])
+        seen, apart = _quantile(self._shares(1, every), coverage), self._apart(coverage)
+        return math.exp((1 - self._part) * math.log(seen) + self._part * math.log(apart))
+
+    @property
+    def _part(self) -> float:
+        """f: how much of the data the folds fit on."""
+        sizes = self.scores[0].sum(1)
+        parts = [float(sizes[list(fit)].sum() / sizes.sum()) for fit, _ in self.folds]
+        return sum(parts) / len(parts)
+
+    def _apart(self, coverage: float) -> float:
+        """Halve the interval of levels until the held-out share is the coverage."""
+        pairs = [(self._shares(0, fit), self._shares(0, score)) for fit, score in self.folds]
+        sizes = [float(self.scores[0, list(score)].sum()) for _, score in self.folds]
+
+        def held(level: float) -> float:
+            parts = [_share(score, _quantile(fit, level)) for fit, score in pairs]
+            return float(np.average(parts, weights=sizes))
+
+        low, high = 0.0, 1.0
+        if len(pairs) < 2 or held(high) < coverage:
+            missed = 1 - held(high) if len(pairs) > 1 else 0.5
+            needed = max(math.ceil(self.groups * missed / (1 - coverage)), self.groups + 1)
+            raise EmptySplitError(
+                f"A band of coverage {coverage:g} needs about {needed} held-out blocks, but the "
+                f"fit had {self.groups}. Ask for a lower coverage, or fit on more recordings."
+            )
+        for _ in range(_TRIES):
+            middle = (low + high) / 2
+            low, high = (middle, high) if held(middle) < coverage else (low, middle)
+        return _quantile(self._shares(0, range(self.scores.shape[1])), high)
+
+    def _shares(self, which: int, groups: Sequence[int]) -> np.ndarray:
+        """Cumulative shares of the scores of some groups, at the upper ends of the bins."""
+        counted = self.scores[which, list(groups)].sum(0).double().numpy()
+        shares: np.ndarray = counted.cumsum() / max(counted.sum(), 1e-300)
+        return shares
+
+    def merge(self, other: "Bands") -> "Bands":
+        """The bands of both sets of groups: sums are added, scores are put to the common scale.
+
+        The pulls are those of the larger set. Scores are moved by how much the scale changes, as
+        if that were the same at every score; they are exact where both sets have one scale.
+        """
+        if self.total.shape != other.total.shape:
+            raise ShapeError(
+                f"`other` has bands of shape {tuple(other.total.shape)}, not "
+                f"{tuple(self.total.shape)}. Merge fits of the same fields."
+            )
+        larger = max(self, other, key=lambda one: float(one.count.sum()))
+        total, count = self.total + other.total, self.count + other.count
+        scale = pooled_scale(total, count, larger.pulls)
+        mine, theirs = self._rescaled(scale), other._rescaled(scale)
+        first, second = mine.shape[1], theirs.shape[1]
+        folds = _widened(self.folds, 0, range(first, first + second))
+        folds += _widened(other.folds, first, range(first))
+        return Bands(total, count, larger.pulls, torch.cat([mine, theirs], 1), tuple(folds))
+
+    def _rescaled(self, scale: Map) -> Scores:
+        """The scores as they would be with another scale."""
+        change = (self.scale / scale).log().div(_STEP).round().clamp(-_BINS, _BINS)
+        known = change.isfinite() & (self.count > 0)
+        moved = (change[known].long() + _BINS, self.count[known].double())
+        shifts = torch.bincount(moved[0], moved[1], minlength=2 * _BINS + 1).numpy()
+        shifts = shifts / shifts.sum()
+        rows = [np.convolve(row, shifts) for row in self.scores.flatten(0, 1).double().numpy()]
+        spread = torch.from_numpy(np.stack(rows))  # bin + shift + _BINS
+        kept = spread[:, _BINS : 2 * _BINS].clone()
+        kept[:, 0] += spread[:, :_BINS].sum(1)
+        kept[:, -1] += spread[:, 2 * _BINS :].sum(1)
+        found: Tensor = kept.unflatten(0, self.scores.shape[:2])
+        return found
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON-able values from which :meth:`from_state` makes it again."""
+        tensors = {
+            "total": self.total.float(),
+            "count": self.count.float(),
+            "scores": self.scores.double(),
+            "pulls": torch.tensor(self.pulls, dtype=torch.float64),
+        }
+        return tensors, {"folds": [[list(fit), list(score)] for fit, score in self.folds]}
+
+    @classmethod
+    def from_state(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "Bands":
+        """Inverse of :meth:`state`.
+
+        Raises:
+            ValueError: if the parts do not fit each other.
+        """
+        parts = [tensors[name] for name in ("total", "count", "scores")]
+        folds = tuple((tuple(fit), tuple(score)) for fit, score in settings["folds"])
+        bands = cls(parts[0], parts[1], tuple(tensors["pulls"].tolist()), parts[2], folds)
+        named = {group for fold in folds for part in fold for group in part}
+        sound = bands.total.ndim == 4 and bands.total.shape == bands.count.shape
+        sound &= bands.scores.ndim == 3 and bands.scores.shape[::2] == (2, _BINS)
+        sound &= all(bool((part.isfinite() & (part >= 0)).all()) for part in parts)
+        if not sound or not named <= set(range(bands.scores.shape[1])):
+            raise ValueError("sums and scores of the bands do not fit each other")
+        if not all(pull > 0 for pull in bands.pulls):
+            raise ValueError("the pulls of the bands must be above zero")
+        _ = bands.scale  # as many pulls as levels
+        return bands
+
+
+class Scoring:
+    """From sums of |r| by group to :class:`Bands`: a second look at the same residuals.
+
+    Args:
+        totals: Σ|r| by group.
+        counts: Their numbers.
+        folds: Groups to fit on, groups to score on.
+    """
+
+    def __init__(self, totals: Maps, counts: Maps, folds: Sequence[Fold]) -> None:
+        self._sums, self._folds = (totals, counts), tuple(folds)
+        self._pulls = choose_pulls(totals, counts, folds)
+        self.scores = torch.zeros(2, len(totals), _BINS, dtype=torch.float64)
+        self._scale = pooled_scale(totals.sum(0), counts.sum(0), self._pulls)
+        self._scales = [
+            pooled_scale(totals[list(fit)].sum(0), counts[list(fit)].sum(0), self._pulls)
+            for fit, _ in folds
+        ]
+
+    def add(self, group: int, sizes: Float[Tensor, "*batch time height width channel"]) -> None:
+        """Count |r| of windows of a group, by the scale of groups apart from it; NaN in gaps."""
+        fold = next(n for n, (_, score) in enumerate(self._folds) if group in score)
+        known = ~sizes.isnan()
+        for which, scale in enumerate((self._scales[fold], self._scale)):
+            scores = (sizes / scale)[known].nan_to_num(nan=_HIGHEST).clamp(_LOWEST, _HIGHEST)
+            bins = ((scores / _LOWEST).log() / _STEP).long().clamp_max(_BINS - 1)
+            self.scores[which, group] += torch.bincount(bins, minlength=_BINS)
+
+    def bands(self) -> Bands:
+        """What was counted."""
+        totals, counts = (part.sum(0) for part in self._sums)
+        return Bands(totals, counts, self._pulls, self.scores, self._folds)
+
+
+def checked_coverage(coverage: Any) -> float:
+    """A number between 0 and 1, both excluded."""
+    found = checks.real("coverage", coverage)
+    if not 0 < found < 1:
+        raise ConfigError(
+            f"`coverage` must lie between 0 and 1, such as 0.9, but got {coverage!r}."
+        )
+    return found
+
+
+def _widened(folds: Sequence[Fold], offset: int, more: Sequence[int]) -> list[Fold]:
+    """Folds of groups numbered from ``offset`` on, fitted on those of another site too."""
+    return [
+        ((*(g + offset for g in fit), *more), tuple(g + offset for g in score))
+        for fit, score in folds
+    ]
+
+
+def _quantile(shares: np.ndarray, level: float) -> float:
+    """The score below which a share lies, logarithmically within its bin."""
+    place = min(int(np.searchsorted(shares, min(level, shares[-1]))), _BINS - 1)
+    below = shares[place - 1] if place else 0.0
+    part = (level - below) / max(shares[place] - below, 1e-300)
+    return _LOWEST * math.exp((place + min(part, 1.0)) * _STEP)
+
+
+def _share(shares: np.ndarray, score: float) -> float:
+    """The share of scores up to one; the inverse of :func:`_quantile`."""
+    place = min(max(math.log(score / _LOWEST) / _STEP, 0.0), _BINS - 1e-9)
+    below = float(shares[int(place) - 1]) if place >= 1 else 0.0
+    return below + (place - int(place)) * (float(shares[int(place)]) - below)
