@@ -60,17 +60,19 @@ def group() -> Iterator[None]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=_PATIENCE)
+    _meet(backend)
     with contextlib.ExitStack() as stack:
         if not is_main():
             nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
             stack.enter_context(contextlib.redirect_stdout(nowhere))
         try:
-            yield
-        except SystemExit as end:  # how a command ends, also well
-            if not end.code:
-                _leave()
-            raise
+            try:
+                yield
+            except SystemExit as end:  # how a command ends, also well
+                if not end.code:
+                    _leave()
+                raise
+            _leave()
         except RuntimeError as error:
             if _of_another(error):
                 raise ProcessError(
@@ -78,7 +80,14 @@ def group() -> Iterator[None]:
                     "is said there. Run the same command again to go on."
                 ) from None
             raise
-        _leave()
+
+
+def _meet(backend: str) -> None:
+    """Form the group; what an attempt before this one left in torchrun's store is not read."""
+    store, number, size = next(dist.rendezvous("env://", timeout=_PATIENCE))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"r2no-{attempt}", store)
+    dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=_PATIENCE)
 
 
 def _leave() -> None:
