@@ -16,6 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from r2no.errors import ConfigError, ProcessError
 
@@ -84,9 +86,9 @@ def group() -> Iterator[None]:
 
 def _meet(backend: str) -> None:
     """Form the group; what an attempt before this one left in torchrun's store is not read."""
-    store, number, size = next(dist.rendezvous("env://", timeout=_PATIENCE))
+    store, number, size = next(rendezvous("env://", timeout=_PATIENCE))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"r2no-{attempt}", store)
+    store = PrefixStore(f"r2no-{attempt}", store)
     dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=_PATIENCE)
 
 

@@ -76,6 +76,7 @@ def _normalised(norm: _BatchNorm, counts: bool, values: Tensor) -> Tensor:
     if not norm.training:
         plain: Tensor = type(norm).forward(norm, values)
         return plain
+    scaled: Tensor
     scaled, mean, variance, number = _SharedMoments.apply(values, norm.eps, counts)  # type: ignore[no-untyped-call]
     if norm.track_running_stats and norm.running_mean is not None:
         _remember(norm, mean, variance * number / (number - 1).clamp_min(1))
