@@ -84,11 +84,13 @@ def sole_writer(path: PathLike, *, wait: bool = True) -> Iterator[None]:
 def sole_run(path: PathLike) -> Iterator[None]:
     """Be the only run that writes ``path``; of a run's processes the first one holds the lock.
 
-    The others go on when it has it.
+    The others go on when it has it, and all wait for each other at the end, so that everybody
+    finds what was written.
     """
     with sole_writer(path) if ranks.is_main() else contextlib.nullcontext():
         ranks.barrier()
         yield
+        ranks.barrier()
 
 
 def _acquire(place: Path, lock: Path, wait: bool) -> int:

@@ -16,6 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from r2no.errors import ConfigError, ProcessError
 
@@ -60,17 +62,19 @@ def group() -> Iterator[None]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=_PATIENCE)
+    _meet(backend)
     with contextlib.ExitStack() as stack:
         if not is_main():
             nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
             stack.enter_context(contextlib.redirect_stdout(nowhere))
         try:
-            yield
-        except SystemExit as end:  # how a command ends, also well
-            if not end.code:
-                _leave()
-            raise
+            try:
+                yield
+            except SystemExit as end:  # how a command ends, also well
+                if not end.code:
+                    _leave()
+                raise
+            _leave()
         except RuntimeError as error:
             if _of_another(error):
                 raise ProcessError(
@@ -78,7 +82,14 @@ def group() -> Iterator[None]:
                     "is said there. Run the same command again to go on."
                 ) from None
             raise
-        _leave()
+
+
+def _meet(backend: str) -> None:
+    """Form the group; what an attempt before this one left in torchrun's store is not read."""
+    store, number, size = next(rendezvous("env://", timeout=_PATIENCE))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"r2no-{attempt}", store)
+    dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=_PATIENCE)
 
 
 def _leave() -> None:

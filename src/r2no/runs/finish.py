@@ -73,7 +73,8 @@ def finish(
         observers=[watch],
         reporter=reporter,
     )
-    evaluation = watch.finish(scores, errors, audit=ranks.by_main(audit_splits)(splits))
+    audit = ranks.agreed(audit_splits(splits) if ranks.is_main() else [])
+    evaluation = watch.finish(scores, errors, audit=audit)
     store_evaluation(path, evaluation)
     page = path.parent / REPORT
     shown = collect(path, title=title, command=command, reporter=reporter)

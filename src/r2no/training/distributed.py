@@ -111,6 +111,7 @@ class _SharedMoments(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, eps: float, counts: bool) -> tuple[Tensor, ...]:
+        """Also the mean, the variance and the number of values; sums travel in float64."""
         axes = [axis for axis in range(values.ndim) if axis != 1]
         variance, mean = (one.double() for one in torch.var_mean(values, axes, correction=0))
         number = torch.full_like(mean[:1], values.numel() // values.shape[1])
@@ -128,6 +129,7 @@ class _SharedMoments(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """The gradient at the values, whose mean and spread depend on all processes."""
         scaled, inverse, number = ctx.saved_tensors
         gradient = gradients[0]
         sums = torch.stack([gradient.sum(ctx.axes), (gradient * scaled).sum(ctx.axes)])

@@ -114,7 +114,6 @@ def cached_source(
             with reporter.step(title, len(windows)) as step:
                 step.advance(len(checks))
                 _fill(path, _shape(windows), rows, checks, answer, step)
-        ranks.barrier()
     return SourceCache(path)
 
 

@@ -1,5 +1,6 @@
 """``r2no bench run | plan``: the paper's experiments."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -108,15 +109,24 @@ def plan(
     accept: Accept = False,
     jobs: Jobs = 1,
     calibrate: Annotated[bool, typer.Option(help="Time unit costs on this machine.")] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The jobs of `bench submit`, with GPU hours and disk.")
+    ] = False,
+    tflops: Annotated[float, typer.Option(min=0.01, help="Sustained rate of a GPU.")] = 7.8,
 ) -> None:
     """Say what a run would do: steps, evaluations, time, disk, memory, what is cached.
 
     Example: r2no bench plan --data ROOT --checkpoints checkpoints --jobs 4
     """
-    options = given(locals(), "jobs", "calibrate", "norm")
+    options = given(locals(), "jobs", "calibrate", "norm", "as_json", "tflops")
     from r2no.realpdebench.study import BenchConfig, plan_sheet
+    from r2no.realpdebench.study.hours import plan_jobs
 
-    for config in [BenchConfig.of(**options, norm=one) for one in norm or ["ortho"]]:
+    configs = [BenchConfig.of(**options, norm=one) for one in norm or ["ortho"]]
+    if as_json:
+        typer.echo(json.dumps([plan_jobs(config, tflops=tflops) for config in configs], indent=2))
+        return
+    for config in configs:
         typer.echo(plan_sheet(config, jobs=jobs, calibrate=calibrate).render("md"))
 
 
