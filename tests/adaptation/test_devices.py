@@ -214,3 +214,11 @@ def test_where_it_was_made_is_stored_but_not_decided(on_cpu, tmp_path):
     manifest = json.loads((path / "manifest.json").read_text())
     assert manifest["provenance"]["device"] == "cpu"
     assert "device" not in manifest["settings"]
+
+
+@pytest.mark.parametrize(("most", "left"), [("keep", 2), ("drop", 0), (1.5e-4, 1)])
+def test_forecasts_of_the_source_are_kept_dropped_or_bounded(splits, tmp_path, most, left):
+    settings = changed(SETTINGS, cache=most)  # the splits take 0.10 and 0.14 MB
+    r2no.adapt(Network(), splits["train"], splits["fit"], settings=settings, folder=tmp_path)
+    sizes = [path.stat().st_size for path in (tmp_path / "source").glob("h0-*.npy")]
+    assert len(sizes) == left, sizes

@@ -39,6 +39,7 @@ from r2no.training import (
     train_repair,
 )
 from r2no.training.backbone import fit_normalisers
+from r2no.training.source_cache import bound_cache
 
 
 def adapt(
@@ -126,16 +127,19 @@ def adapt(
         work = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-")))
         task = _Task(source, train, fit, further, normalisers, work, reporter, place)
         if settings.minutes is None:
-            return task.adapted(settings)
-        return adapt_within(
-            60 * settings.minutes,
-            settings,
-            train,
-            adapt=task.adapted,
-            improved=improved or (lambda model: None),
-            work=work,
-            reporter=reporter,
-        )
+            model = task.adapted(settings)
+        else:
+            model = adapt_within(
+                60 * settings.minutes,
+                settings,
+                train,
+                adapt=task.adapted,
+                improved=improved or (lambda model: None),
+                work=work,
+                reporter=reporter,
+            )
+        bound_cache(work / "source", settings.cache)
+        return model
 
 
 class _Task:

@@ -34,6 +34,9 @@ Accept = Annotated[bool, typer.Option("--accept", help="Use released files known
 BatchSize = Annotated[int | None, typer.Option(help="Windows per batch when not training.")]
 Device = Annotated[str | None, typer.Option(help="Where to compute: auto, cpu, cuda:1, ...")]
 Precision = Annotated[str | None, typer.Option(help="float32 (default), tf32 or bf16.")]
+Forecasts = Annotated[
+    str | None, typer.Option(help="Of the sources, on disk: keep (default), or drop once used.")
+]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
 
 
@@ -56,6 +59,7 @@ def run(
     batch_size: BatchSize = None,
     device: Device = None,
     precision: Precision = None,
+    forecasts: Forecasts = None,
     accept: Accept = False,
     jobs: Jobs = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each process.")] = None,
@@ -101,6 +105,7 @@ def plan(
     batch_size: BatchSize = None,
     device: Device = None,
     precision: Precision = None,
+    forecasts: Forecasts = None,
     accept: Accept = False,
     jobs: Jobs = 1,
     calibrate: Annotated[bool, typer.Option(help="Time unit costs on this machine.")] = True,

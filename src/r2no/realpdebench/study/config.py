@@ -60,6 +60,9 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
     accept: bool = Field(default=False, description="Use released files known not to work.")
     device: str = Field(default="auto", exclude=True, description="Where to compute.")
     precision: Precision = Field(default="float32", description="How networks multiply.")
+    forecasts: Literal["keep", "drop"] = Field(
+        default="keep", exclude=True, description="The sources' forecasts after a pair is fitted."
+    )
 
     @field_validator("systems")
     @classmethod
@@ -125,6 +128,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
             ensemble=ensemble,
             device=self.device,
             precision=self.precision,
+            cache=self.forecasts,
         )
 
     def benchmark(self, system: str, backbone: str) -> BenchmarkConfig:
