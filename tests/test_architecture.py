@@ -43,7 +43,8 @@ def test_steps_of_the_page_are_in_the_trace_in_this_order(found: dict[str, Trace
 def test_calls_lead_upwards_only_into_what_was_handed_down(found: dict[str, Trace]) -> None:
     """The parts that take a callable, a protocol or a validator; the page names them."""
     callers = {caller.split(".")[0] for caller, _ in upward(found["adapt"])}
-    assert callers <= {"scoring", "training", "data", "storage", "settings", "checks", "ranks"}
+    handed = {"scoring", "training", "data", "storage", "settings", "checks", "ranks", "devices"}
+    assert callers <= handed
 
 
 def test_the_way_of_a_window_goes_from_its_file_to_that_of_its_forecast(

@@ -8,8 +8,10 @@ from pathlib import Path
 import benchmarks
 import numpy as np
 import pytest
-from benchmarks import rollout
+from benchmarks import gpu, rollout
 from benchmarks.__main__ import names
+
+from tests.support import pretend
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,13 +31,22 @@ def test_every_benchmark_can_be_brief(
     assert "--brief" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["ensemble", "fit", "metrics", "readouts"])
+@pytest.mark.parametrize("name", ["ensemble", "fit", "gpu", "metrics", "readouts"])
 def test_brief_run_says_that_it_is_no_result(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [name, "--brief"])
     importlib.import_module(f"benchmarks.{name}").main()
     assert "The numbers are no result." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wide", [True, False], ids=["cuda", "mps"])
+def test_the_kit_for_devices_compares_them_with_the_cpu(wide: bool) -> None:
+    with pretend.accelerator(wide=wide):
+        found = gpu.report(pretend.DEVICE, True, 1)
+    assert (found["schema"], found["device"]) == (gpu.SCHEMA, "pretend:0")
+    assert set(found["stages"]) == {"training_step", "rollout", "gram_sums", "metrics"}
+    assert all(row["difference"] < 1e-6 for row in found["stages"].values())
 
 
 def test_memory_that_does_not_grow_is_no_divisor(capsys: pytest.CaptureFixture[str]) -> None:

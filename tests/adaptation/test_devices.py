@@ -3,6 +3,7 @@
 import copy
 import itertools
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ import r2no
 from r2no import devices
 from r2no.adaptation import readouts, score_readouts
 from r2no.data import ArrayWindows
-from r2no.errors import DeviceError
+from r2no.data.window import Chosen, Placed, batches
+from r2no.ensemble import GramAccumulator
+from r2no.errors import DataError, DeviceError
 from r2no.settings import changed
 from r2no.training import Persistence, TrainSettings
 
@@ -86,39 +89,48 @@ def test_the_whole_chain_on_a_device_equals_the_cpu(splits, on_cpu, wide, tmp_pa
     close(elsewhere.predict(history), on_cpu.predict(history))
 
 
-def test_a_fit_brings_back_once_per_batch_and_waits_once(splits):
-    settings = changed(SETTINGS, device="pretend", members=0, batch_size=4)
-    counted = []
+def test_a_fit_brings_back_once_per_batch_and_waits_once(splits, monkeypatch):
+    counted, begin = [], GramAccumulator.begin
+
+    def counting(*arguments):
+        counted.append((seen.back, seen.waits))
+        return begin(*arguments)
+
+    settings = changed(SETTINGS, device="pretend", batch_size=4)
     with pretend.accelerator() as seen:
-        watched = _Watched(splits["fit"], lambda: counted.append((seen.back, seen.waits)))
-        r2no.adapt(Network(), splits["train"], watched, settings=settings)
-    # the pass of the source answers each batch, that of the sums brings nothing back
-    per_batch = [
-        tuple(b - a for a, b in zip(first, second, strict=True))
-        for first, second in itertools.pairwise(counted)
-    ]
-    sums = per_batch[-(len(splits["fit"]) // 4) + 1 :]
-    assert max(sums) <= (1, 1)
+        monkeypatch.setattr(GramAccumulator, "begin", counting)
+        r2no.adapt(Network(), splits["train"], splits["fit"], settings=settings)
+    fit = counted[-(len(splits["fit"]) // 4) :]  # the last pass is that over the fit split
+    assert len(fit) == 11
+    for before, after in itertools.pairwise(fit):
+        assert after[0] - before[0] <= 1
+        assert after[1] - before[1] <= 1
 
 
-class _Watched:
-    """A split that tells when the first window of a batch is read."""
+def test_batches_are_read_ahead_in_order_and_errors_come_through(splits):
+    class Watched(Chosen):
+        def __getitem__(self, index):
+            seen.append(threading.current_thread().name.split("_")[0])
+            if index == self.broken:
+                raise DataError("damaged")
+            return super().__getitem__(index)
 
-    def __init__(self, windows, told):
-        self._windows, self._told = windows, told
-        self.fields, self.origins, self.fingerprint = (
-            windows.fields,
-            windows.origins,
-            windows.fingerprint,
-        )
-
-    def __len__(self):
-        return len(self._windows)
-
-    def __getitem__(self, index):
-        if index % 4 == 0:
-            self._told()
-        return self._windows[index]
+    seen: list[str] = []
+    windows = Watched(splits["fit"], range(10))
+    windows.broken = None
+    expected = list(batches(windows, 3))
+    assert set(seen) == {"MainThread"}
+    with pretend.accelerator():
+        found = list(batches(Placed(windows, pretend.DEVICE), 3))
+        assert set(seen[10:]) == {"r2no-reader"}
+        for (ours, window), (theirs, other) in zip(found, expected, strict=True):
+            assert ours == theirs
+            assert torch.equal(window.history.cpu(), other.history)
+            assert torch.equal(window.target.cpu(), other.target)
+        windows.broken = 7
+        with pytest.raises(DataError, match="damaged"):
+            list(batches(Placed(windows, pretend.DEVICE), 3))
+    assert not any("r2no-reader" in thread.name for thread in threading.enumerate())
 
 
 @RULES
@@ -214,3 +226,11 @@ def test_where_it_was_made_is_stored_but_not_decided(on_cpu, tmp_path):
     manifest = json.loads((path / "manifest.json").read_text())
     assert manifest["provenance"]["device"] == "cpu"
     assert "device" not in manifest["settings"]
+
+
+@pytest.mark.parametrize(("most", "left"), [("keep", 2), ("drop", 0), (1.5e-4, 1)])
+def test_forecasts_of_the_source_are_kept_dropped_or_bounded(splits, tmp_path, most, left):
+    settings = changed(SETTINGS, cache=most)  # the splits take 0.10 and 0.14 MB
+    r2no.adapt(Network(), splits["train"], splits["fit"], settings=settings, folder=tmp_path)
+    sizes = [path.stat().st_size for path in (tmp_path / "source").glob("h0-*.npy")]
+    assert len(sizes) == left, sizes

@@ -187,8 +187,8 @@ def test_interrupted_run_ends_in_the_same_bytes(stage, trained, tiny, tmp_path, 
     cut = [*command, "--out", tmp_path / "cut"]
     with monkeypatch.context() as patch:
         name = f"r2no.training.{module}"
-        collate = __import__(name, fromlist=["collate"]).collate
-        patch.setattr(f"{name}.collate", Stop(collate, calls=4 if stage == "adapt" else 3))
+        gather = __import__(name, fromlist=["gather"]).gather
+        patch.setattr(f"{name}.gather", Stop(gather, calls=4 if stage == "adapt" else 3))
         stopped = CliRunner().invoke(app, [str(item) for item in cut])
         assert stopped.exit_code != 0
     assert list((tmp_path / "cut").rglob("state.safetensors"))

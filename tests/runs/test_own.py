@@ -190,7 +190,7 @@ def test_sound_config_has_no_complaints(folder: Path) -> None:
     assert {f.level for name, f in found.items() if name != "source skill"} == {"ok"}
     assert set(found) == {
         "data", "splits", "leakage", "source", "repeatable", "batches", "units", "source skill",
-        "layout", "one step", "time", "disk", "memory", "out",
+        "layout", "one step", "time", "disk", "memory", "out", "device",
     }  # fmt: skip
     assert not (folder / "run").exists()
     assert "Answers (8, 4, 8, 12, 2)" in found["source"].message

@@ -46,6 +46,7 @@ from r2no.training import (
     train_repair,
 )
 from r2no.training.backbone import fit_normalisers
+from r2no.training.source_cache import bound_cache
 
 #: Train and fit split, each with the source's forecasts.
 Splits = tuple[tuple[Windows, SourceCache], tuple[Windows, SourceCache]]
@@ -135,17 +136,22 @@ def adapt(
     with _workplace(folder) as work:
         task = _Task(source, train, fit, further, normalisers, work, reporter, place)
         if settings.minutes is None:
-            return task.adapted(settings)
-        return adapt_within(
-            60 * settings.minutes,
-            settings,
-            train,
-            adapt=task.adapted,
-            starts=task.starts,
-            improved=improved or (lambda model: None),
-            work=work,
-            reporter=reporter,
-        )
+            model = task.adapted(settings)
+        else:
+            model = adapt_within(
+                60 * settings.minutes,
+                settings,
+                train,
+                adapt=task.adapted,
+                starts=task.starts,
+                improved=improved or (lambda model: None),
+                work=work,
+                reporter=reporter,
+            )
+        ranks.barrier()  # others may still read
+        if ranks.is_main():
+            bound_cache(work / "source", settings.cache)
+        return model
 
 
 def prepare(

@@ -15,6 +15,7 @@ from r2no.training import TrainSettings
 
 Auto = Literal["auto"]
 LeastOne = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 
 
@@ -139,6 +140,12 @@ class AdaptSettings(Settings, frozen=True):
         exclude=True,  # where, not what: runs go on, and artifacts load, elsewhere
         description="Where to compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, "
         "mps or xpu.",
+    )
+    cache: Literal["keep", "drop"] | Positive = Field(
+        default="keep",
+        exclude=True,
+        description="The source's forecasts on disk after the run: keep, drop, or at most so many "
+        "GB. They are made again when needed.",
     )
     precision: Precision = Field(
         default="float32",

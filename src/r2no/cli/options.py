@@ -15,8 +15,7 @@ Device = Annotated[
     typer.Option(help="Where to compute: auto (an accelerator if there is one), cpu, cuda:1, ..."),
 ]
 DeviceOfFile = Annotated[
-    str | None,
-    typer.Option("--device", help="Where to compute, instead of the file's: cuda:1, ..."),
+    str | None, typer.Option("--device", help="Where to compute: auto, cpu, cuda:1, mps.")
 ]
 AllowSparse = Annotated[
     bool, typer.Option(help="Open files that declare far more values than are in them.")

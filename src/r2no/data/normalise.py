@@ -53,7 +53,9 @@ class Normaliser:
         """The same on another device."""
         if self.shift.device == device:
             return self
-        return self.trusted(self.shift.to(device), self.scale.to(device))
+        found = self.trusted(self.shift.to(device), self.scale.to(device))
+        found.__dict__["far"] = self.far  # known here, asked for there it would make a GPU wait
+        return found
 
     @classmethod
     def identity(cls, channels: int) -> "Normaliser":

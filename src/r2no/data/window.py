@@ -1,7 +1,9 @@
 """Window and its metadata: what every data set in r2no yields, and what its channels are."""
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -15,6 +17,8 @@ from r2no._repr import brief_repr, named_units
 from r2no._types import Grid
 from r2no.errors import ConfigError, EmptySplitError, ShapeError
 from r2no.storage import fingerprint
+
+_AHEAD = 2  # batches that are read while an accelerator computes
 
 
 @dataclass(frozen=True)
@@ -244,6 +248,27 @@ def batches(
     if shared:
         ranks.check_enough(len(windows))
         starts = ranks.share(starts)
-    for start in starts:
-        numbers = range(start, min(start + batch_size, len(windows)))
+    parts = [range(start, min(start + batch_size, len(windows))) for start in starts]
+    if isinstance(windows, Placed) and windows.device.type != "cpu":
+        yield from _read_ahead(windows, parts)
+        return
+    for numbers in parts:
         yield numbers, gather(windows, numbers)
+
+
+def _read_ahead(windows: Placed, parts: Sequence[range]) -> Iterator[tuple[range, Window]]:
+    """Batches in order, the next ones read by a thread while the device computes."""
+
+    def read(numbers: range) -> Window:
+        return collate([windows[number] for number in numbers])
+
+    pool = ThreadPoolExecutor(1, thread_name_prefix="r2no-reader")
+    try:
+        waiting = deque(pool.submit(read, numbers) for numbers in parts[:_AHEAD])
+        for place, numbers in enumerate(parts):
+            batch = waiting.popleft().result()
+            if place + _AHEAD < len(parts):
+                waiting.append(pool.submit(read, parts[place + _AHEAD]))
+            yield numbers, batch.to(windows.device)
+    finally:
+        pool.shutdown(cancel_futures=True)

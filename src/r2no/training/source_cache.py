@@ -16,14 +16,14 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from r2no import ranks, storage
-from r2no._types import Operator, PathLike
+from r2no._types import Number, Operator, PathLike
 from r2no.data.window import Windows, batches, collate
 from r2no.errors import (
     FileDamagedError,
@@ -122,6 +122,22 @@ def _answers(source: Operator, windows: Windows, batch_size: int, start: int) ->
     numbers = range(start, min(start + batch_size, len(windows)))
     history = collate([windows[number] for number in numbers]).history
     return _checked(source, history, _shape(windows))
+
+
+def bound_cache(folder: PathLike, most: Literal["keep", "drop"] | Number) -> None:
+    """Delete forecasts in a folder: all, none, or the oldest until at most so many GB are left.
+
+    They are made again if a run needs them.
+    """
+    allowed = most * 1e9 if isinstance(most, (int, float)) else {"keep": math.inf, "drop": 0}[most]
+    paths = sorted(Path(folder).glob("h0-*.npy"), key=lambda path: path.stat().st_mtime)
+    left = sum(path.stat().st_size for path in paths)
+    for path in paths:
+        if left <= allowed:
+            return
+        left -= path.stat().st_size
+        path.unlink()
+        _note(path).unlink(missing_ok=True)
 
 
 def _shape(windows: Windows) -> tuple[int, ...]:

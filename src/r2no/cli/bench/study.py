@@ -38,6 +38,9 @@ Beyond = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="Where to compute: auto, cpu, cuda:1, ...")]
 Precision = Annotated[str | None, typer.Option(help="float32 (default), tf32 or bf16.")]
+Forecasts = Annotated[
+    str | None, typer.Option(help="Of the sources, on disk: keep (default), or drop once used.")
+]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
 
 
@@ -60,6 +63,7 @@ def run(
     batch_size: BatchSize = None,
     device: Device = None,
     precision: Precision = None,
+    forecasts: Forecasts = None,
     accept: Accept = False,
     beyond: Beyond = False,
     jobs: Jobs = 1,
@@ -106,6 +110,7 @@ def plan(
     batch_size: BatchSize = None,
     device: Device = None,
     precision: Precision = None,
+    forecasts: Forecasts = None,
     accept: Accept = False,
     jobs: Jobs = 1,
     calibrate: Annotated[bool, typer.Option(help="Time unit costs on this machine.")] = True,

@@ -61,6 +61,9 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
     beyond: bool = Field(default=False, description="Also fit what the paper does not have.")
     device: str = Field(default="auto", exclude=True, description="Where to compute.")
     precision: Precision = Field(default="float32", description="How networks multiply.")
+    forecasts: Literal["keep", "drop"] = Field(
+        default="keep", exclude=True, description="The sources' forecasts after a pair is fitted."
+    )
 
     @field_validator("systems")
     @classmethod
@@ -126,6 +129,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
             ensemble=ensemble,
             device=self.device,
             precision=self.precision,
+            cache=self.forecasts,
         )
 
     def beyond_adapt(self) -> AdaptSettings:
