@@ -53,7 +53,7 @@ class BandWatch:
         row = _shown(self._coverages)
         half = self._widths[row, 0]
         point = tuple(size // 2 for size in half.shape[1:-1])
-        place = (slice(None), *point, 0)
+        place: tuple[slice | int, ...] = (slice(None), *point, 0)
         series = {"target": kept["target"], "forecast": kept["r2no"], "half_width": half}
         fields = self._model.fields
         return {
