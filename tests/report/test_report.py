@@ -402,3 +402,20 @@ def test_units_stand_on_lead_time_and_errors() -> None:
     mixed = {**fields, "measured": [0, 2]}
     assert metrics_of(mixed)[0][1] == "RMSE"
     assert metrics_of({"measured": [0]})[0][1] == "RMSE"
+
+
+def test_the_page_shows_how_sure_the_model_is(data, page):
+    bands = data.evaluation.bands
+    assert [row["nominal"] for row in bands["rows"]][-2:] == [0.9, 0.95]
+    assert sum(bands["alarms"]) == pytest.approx(1)
+    section = re.search(r'<section id="sure".*?</section>', page, flags=re.DOTALL)[0]
+    assert section.count("<figcaption>") == 5
+    assert "Half-width of the band" in section
+
+
+def test_an_evaluation_of_an_earlier_version_has_no_bands(data):
+    content = data.evaluation.to_json()
+    del content["bands"]
+    old = Evaluation.from_json(content)
+    assert old.bands == {}
+    assert '<section id="sure"' not in render(replace(data, evaluation=old))

@@ -39,6 +39,8 @@ class Evaluation:
         regions: RMSE near the edges and inside, by channel and role; ``width`` of the edge.
         example: One window: fields by channel and frame, packed.
         audit: One row per data split.
+        bands: Scores of bands and alarm, see :class:`r2no.report.sureness.BandWatch`; empty for a
+            model without them.
     """
 
     split: str
@@ -54,6 +56,7 @@ class Evaluation:
     regions: Json
     example: Json
     audit: list[Json] = field(default_factory=list)
+    bands: Json = field(default_factory=dict)
 
     __repr__ = brief_repr
 
@@ -69,7 +72,7 @@ class Evaluation:
         if (
             not isinstance(content, dict)
             or content.get("format") != _FORMAT
-            or names - set(content)
+            or names - set(content) - {"bands"}  # which earlier versions did not know
         ):
             found = content.get("format") if isinstance(content, dict) else content
             raise FileDamagedError(
@@ -77,6 +80,7 @@ class Evaluation:
                 f"{found!r:.80}. "
                 "Score the model again with this version."
             )
+        content = {"bands": {}, **content}
         found = cls(**{part.name: content[part.name] for part in fields(cls)})
         return found._with_source_named()
 

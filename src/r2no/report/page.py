@@ -16,7 +16,7 @@ from r2no._types import Operator, PathLike
 from r2no.adaptation import AdaptedModel, StoredModel
 from r2no.data.window import Windows
 from r2no.progress import SILENT, Reporter
-from r2no.report import figures
+from r2no.report import figures, sureness
 from r2no.report.colours import TABLES, ramp, table_text
 from r2no.report.content import collect
 from r2no.report.data import Evaluation, ReportData
@@ -60,6 +60,7 @@ def render(data: ReportData) -> str:
         gain_reach=figures.gain_reach(data.retention),
         largest=_largest_cells(data.retention),
         charts=_charts(data),
+        sure=sureness.charts({} if data.evaluation is None else data.evaluation.bands),
         scores=_score_rows(data.evaluation),
         metrics=metrics_of(data.fields),
         example=_example(data.evaluation),

@@ -17,6 +17,7 @@ from r2no.progress import SILENT, Reporter
 from r2no.report.data import Evaluation
 from r2no.report.example import example_json
 from r2no.report.packing import clean, rounded
+from r2no.report.sureness import BandWatch
 from r2no.scoring import Observer, Sample
 from r2no.spectral import FourierCells, cell_energy, count_coefficients
 
@@ -58,6 +59,7 @@ class ScoringWatch(Observer):
         }
         self._sample = Sample(self.roles.values(), self._number)
         self._missing: set[str] = set()
+        self._bands = None if model.calibration is None else BandWatch(model)
 
     def __repr__(self) -> str:
         return f"ScoringWatch({', '.join(self.roles)} on {len(self._windows)} windows)"
@@ -80,6 +82,8 @@ class ScoringWatch(Observer):
         """Add a forecast that the report shows."""
         self._sample.forecast(name, forecast)
         self._missing.discard(name)
+        if self._bands is not None and name == self.roles["r2no"]:
+            self._bands.add(self.window, forecast)
         for role in (role for role, readout in self.roles.items() if readout == name):
             error = forecast[..., list(self._fields.measured)] - self._target
             error = torch.where(self._mask, error, error.new_zeros(()))
@@ -149,6 +153,7 @@ class ScoringWatch(Observer):
                 origin=origins[self._number].tolist(),
             ),
             audit=audit or [],
+            bands={} if self._bands is None else clean(self._bands.json(self.fields)),
         )
 
     def _windows_points(self) -> int:
