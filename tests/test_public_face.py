@@ -18,7 +18,7 @@ import r2no
 from r2no import backbones, ensemble, operators, realpdebench, report, runs, training, wake
 from r2no.adaptation import read_stored
 from r2no.data import ArrayWindows, Normaliser, Window
-from r2no.metrics import Accumulator, MetricBatches
+from r2no.metrics import Accumulator, BandScores, MetricBatches
 from r2no.progress import Reporter
 from r2no.realpdebench import protocol, study
 from r2no.repair_loop import LossTerms, RepairObjective
@@ -89,6 +89,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
             runs.Task(measured, measured.split(4, 4), own_operator(), {}),
         ),
         *_of_the_wake(windows),
+        *(BandScores((0.5, 0.9)), model.predict(windows[0].history, coverage=(0.5, 0.9))),
     ]
     return [part for thing in made for part in parts(thing)]
 

@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "artifacts" / "v1"
 OWN = {"adapt", "demo", "doctor", "evaluate", "inspect", "predict", "report", "schema"}
 BENCH = {
     *("fetch", "tiny", "info", "checkpoints", "train", "adapt", "evaluate"),
-    *("run", "plan", "table", "figure", "compare"),
+    *("run", "plan", "submit", "status", "table", "figure", "compare"),
 }
 
 

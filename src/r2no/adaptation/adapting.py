@@ -1,6 +1,7 @@
 """adapt(): freeze the source, train the repair modules, fit the ensemble."""
 
 import contextlib
+import copy
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -324,7 +325,8 @@ class _Task:
     def member(self, number: int, settings: AdaptSettings) -> None:
         """Train one member."""
         splits = self.predicted(settings)
-        _trained(number, splits, self._normalisers, settings, self._work, self._reporter)
+        module = initial_module(self._train.fields, settings, number)
+        _trained(number, module, splits, self._normalisers, settings, self._work, self._reporter)
 
     @cached_property
     def _normalisers(self) -> tuple[Normaliser, Normaliser]:
@@ -351,9 +353,10 @@ class _Task:
             (windows, cache if start is None else StartCache(start, windows, cache))
             for windows, cache in self.predicted(settings)
         )
+        begin = [initial_module(train[0].fields, settings, n) for n in range(settings.members)]
         trainings = [
-            partial(_trained, number, (train, fit), self._normalisers, settings, self._work)
-            for number in range(settings.members)
+            partial(_trained, number, module, (train, fit), self._normalisers, settings, self._work)
+            for number, module in enumerate(begin)  # made here: threads share the generator
         ]
         return tuple(side_by_side(trainings, jobs=settings.jobs, reporter=self._reporter))
 
@@ -511,16 +514,20 @@ def initial_module(fields: Fields, settings: AdaptSettings, number: int) -> Repa
 
 def _trained(
     number: int,
+    initial: RepairUNet,
     splits: Splits,
     normalisers: tuple[Normaliser, Normaliser],
     settings: AdaptSettings,
     work: Path,
     reporter: Reporter,
 ) -> RepairUNet:
-    """A repair module, trained in a folder of its own, with a seed of its own."""
+    """A repair module, trained in a folder of its own, with a seed of its own.
+
+    ``initial`` stays as it is, so that a second call begins alike and finds the work done.
+    """
     repair, seed = settings.repair, settings.seed + number
     suffix = "-instant" if repair.start == "instant" else ""
-    module = initial_module(splits[0][0].fields, settings, number).to(settings.device)
+    module = copy.deepcopy(initial).to(settings.device)
     train_repair(
         module,
         *splits,
