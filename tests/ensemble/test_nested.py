@@ -7,6 +7,8 @@ import torch
 from r2no import FourierCells, SpectralEnsemble
 from r2no.ensemble import FitBatch, NestedFit, quadratic_error, solve_nested
 from r2no.ensemble.chains import Chain
+from r2no.ensemble.gram import GramSums
+from r2no.ensemble.nested import _shortfall
 from r2no.ensemble.ridge import scaled_ridge
 from r2no.ensemble.verdict import judge
 from r2no.errors import ConfigError, EmptySplitError
@@ -333,3 +335,31 @@ def test_a_column_of_rounding_gets_no_weight():
     found = scaled_ridge(moments[..., :-1, :-1], moments[None, ..., :-1, -1], [1e-6])[0, 0]
     assert found[..., 0].abs().max() == 0
     assert found[..., 1].abs().max() > 0
+
+
+def test_the_shortfall_of_folds_is_what_more_data_bring():
+    """Linear regression: what the fits of the folds lose on new data against that of all."""
+    generator = torch.Generator().manual_seed(1)
+    blocks, size, truth = 6, 20, torch.ones(8, dtype=torch.float64)
+    folds = [(tuple(b for b in range(blocks) if b != k), (k,)) for k in range(blocks)]
+    found = wanted = 0.0
+
+    def solved(part):
+        return torch.linalg.solve(part.gram[0, 0, 0], part.rhs[0, 0, 0])
+
+    for _ in range(200):
+        values = torch.randn(blocks, size, 8, generator=generator, dtype=torch.float64)
+        noise = 3 * torch.randn(blocks, size, generator=generator, dtype=torch.float64)
+        together = torch.cat([values, (values @ truth + noise)[..., None]], -1)
+        moments = (together.transpose(1, 2) @ together)[:, None, None]
+        sums = GramSums(moments, torch.full((blocks,), float(size)))
+        whole, gains, lost = solved(sums.total()), [], 0.0
+        for fit, (block,) in folds:
+            weights, own = solved(sums.total(fit)), sums.total((block,))
+            gram, rhs = own.gram[0, 0, 0], own.rhs[0, 0, 0]
+            gains.append(2 * weights @ rhs - weights @ gram @ weights)
+            lost += float((weights - truth).square().sum()) / len(folds)
+        found += _shortfall(sums, folds, whole[None, None], torch.stack(gains)) / 200
+        wanted += (lost - float((whole - truth).square().sum())) / (8 + 9) / 200
+    assert wanted > 0.005
+    assert found == pytest.approx(wanted, rel=0.25)

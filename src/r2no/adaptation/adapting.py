@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from r2no import checks, devices, ranks
 from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.calibrating import calibrated
-from r2no.adaptation.carrying import variation
+from r2no.adaptation.carrying import carried
 from r2no.adaptation.columns import free_groups, resolved
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.fitting import (
+    ALL_OF_IT,
+    Carried,
     can_part,
     check_adaptable,
     fit_ensemble,
@@ -264,7 +266,7 @@ class _Task:
             settings,
             self._reporter,
             recordings=_recordings(self._train, fit),
-            variation=self._variation(settings, loops, self._columns(settings)),
+            carried=self._carried(settings, loops, self._columns(settings)),
         )
         frozen.check()
         provenance: dict[str, Any] = {
@@ -282,16 +284,16 @@ class _Task:
         model = model if settings.budget is None else model.truncate(settings.budget)
         return calibrated(model, fit, held_out_blocks(fit, settings), cache, self._reporter)
 
-    def _variation(
+    def _carried(
         self, settings: AdaptSettings, loops: RepairLoops, groups: tuple[ColumnGroup, ...]
-    ) -> float:
+    ) -> Carried:
         """How much recordings differ, where the fit split has too few of them to tell."""
         few = _recordings(self._train, self._fit)
         published = settings.ensemble.cells == "published"  # which keeps all of its weights
         if published or few is None or few >= ENOUGH_RECORDINGS or not groups:
-            return 1.0
+            return ALL_OF_IT
         cache, train = self._cached("train", settings), Placed(self._train, self._of_sums)
-        return variation(groups, loops, train, cache, settings, self._reporter, recordings=few)
+        return carried(groups, loops, train, cache, settings, self._reporter, recordings=few)
 
     def _columns(self, settings: AdaptSettings) -> tuple[ColumnGroup, ...]:
         """The free columns, made once: settings of one task differ in their modules only."""

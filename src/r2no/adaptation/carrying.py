@@ -11,10 +11,11 @@ import torch
 
 from r2no.adaptation.columns import columns_of
 from r2no.adaptation.config import AdaptSettings
+from r2no.adaptation.fitting import Carried
 from r2no.adaptation.groups import ColumnGroup
 from r2no.adaptation.loops import RepairLoops, gather_sums
 from r2no.data.window import Windows
-from r2no.ensemble import DepthErrors, GramAccumulator
+from r2no.ensemble import DepthErrors, GramAccumulator, GramSums
 from r2no.ensemble.ridge import scaled_ridge
 from r2no.progress import Reporter
 from r2no.spectral import FourierCells
@@ -26,7 +27,7 @@ _RADIAL, _ANGULAR, _LEADS, _RIDGE = 8, 4, 5, 1e-3
 _MOST, _LEAST = 12, 0.2
 
 
-def variation(
+def carried(
     groups: Sequence[ColumnGroup],
     loops: RepairLoops,
     train: Windows,
@@ -35,10 +36,12 @@ def variation(
     reporter: Reporter,
     *,
     recordings: int,
-) -> float:
-    """v, from fits on every run of ``recordings`` train recordings, scored on all others.
+) -> Carried:
+    """From fits on every run of ``recordings`` train recordings, scored on all others.
 
-    The share of the weights that is best there is s = Σ r·w / Σ w·Gw, and v = k(1 - s)/s.
+    The share of the weights that is best there is s = Σ r·w / Σ w·Gw, and v = k(1 - s)/s. The
+    spread is that of the share of a recording's error which weights of that size remove: around the
+    mean of others, or around that of the own recording, if it alone has to tell.
     """
     fields = train.fields
     unit = train.origins[:, 0].unique(return_inverse=True)[1] % _MOST
@@ -69,16 +72,25 @@ def variation(
         title="how much recordings differ",
         reporter=reporter,
     ).values()
-    return _variation(sums.gram, sums.rhs, recordings)
+    return _carried(sums, recordings)
 
 
-def _variation(gram: torch.Tensor, rhs: torch.Tensor, recordings: int) -> float:
-    number, cross, square = len(gram), 0.0, 0.0
+def _carried(sums: GramSums, recordings: int) -> Carried:
+    """As :func:`carried`, from the sums of each recording; rows are fits, columns recordings."""
+    gram, rhs, energy = sums.gram, sums.rhs, sums.energy.flatten(1).sum(1)
+    number, crosses, squares, errors = len(gram), [], [], []  # of the own recordings, then others'
     for first in range(number):
         fit = [(first + place) % number for place in range(recordings)]
         others = [unit for unit in range(number) if unit not in fit]
         weights = scaled_ridge(gram[fit].sum(0), rhs[fit].sum(0)[None], [_RIDGE])[0, 0]
-        cross += float((weights * rhs[others].sum(0)).sum())
-        square += float(torch.einsum("...i,...ij,...j->", weights, gram[others].sum(0), weights))
-    share = min(max(cross / square if square > 0 else 1.0, _LEAST), 1.0)
-    return recordings * (1 - share) / share
+        all_of_them = [*fit, *others]
+        crosses.append((weights * rhs[all_of_them]).flatten(1).sum(1))
+        squares.append(torch.einsum("...i,u...ij,...j->u", weights, gram[all_of_them], weights))
+        errors.append(energy[all_of_them])
+    cross, square, before = (torch.stack(parts) for parts in (crosses, squares, errors))
+    right, left = float(cross[:, recordings:].sum()), float(square[:, recordings:].sum())
+    share = min(max(right / left if left > 0 else 1.0, _LEAST), 1.0)
+    reduced = (2 * share * cross - share**2 * square) / before.clamp_min(1e-300)
+    expected = reduced[:, :1] if recordings == 1 else reduced[:, recordings:].mean()
+    spread = (reduced[:, recordings:] - expected).square().mean().sqrt()
+    return Carried(recordings * (1 - share) / share, float(spread))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -26,6 +26,17 @@ from r2no.errors import EmptySplitError, GridMismatchError
 from r2no.progress import Reporter
 from r2no.spectral import FourierCells
 from r2no.training import SourceCache
+
+
+class Carried(NamedTuple):
+    """What other recordings say of few: v, and the spread of the gain (:class:`FitPlan`)."""
+
+    variation: float
+    spread: float
+
+
+#: Where the blocks tell by themselves.
+ALL_OF_IT = Carried(1.0, 0.0)
 
 
 def check_adaptable(fit: Windows, settings: AdaptSettings) -> None:
@@ -77,16 +88,17 @@ def fit_ensemble(
     reporter: Reporter,
     *,
     recordings: int | None = None,
-    variation: float = 1.0,
+    carried: Carried = ALL_OF_IT,
     like: FittedEnsemble | None = None,
     exponents: Sequence[float] | None = None,
 ) -> tuple[FittedEnsemble, DepthErrors, list[dict[str, float]]]:
     """One pass over the fit split: the fitted ensemble, the errors by depth and band.
 
-    ``settings`` are resolved. ``recordings`` as in :class:`SpectralEnsemble`. ``like`` is an
-    ensemble to be pooled with, whose cells, columns and weighting are then followed. ``exponents``
-    are the candidates for the weighting of windows; default that of the settings, or all if they
-    name a target. The third result, with a target, are the held-out scores of each.
+    ``settings`` are resolved. ``recordings`` as in :class:`SpectralEnsemble`, and ``carried`` with
+    it, in new fits. ``like`` is an ensemble to be pooled with, whose cells, columns and weighting
+    are then followed. ``exponents`` are the candidates for the weighting of windows; default that
+    of the settings, or all if they name a target. The third result, with a target, are the held-out
+    scores of each.
     """
     fields, chosen = fit.fields, settings.ensemble
     held_out = held_out_blocks(fit, settings)
@@ -95,7 +107,7 @@ def fit_ensemble(
         centred = chosen.cells != "published"
         columns = columns_of(groups, settings, members=len(loops.modules), centred=centred)
         cells, leads = partition(chosen, fields, columns, blocks=number)
-        plan = replace(_plan(chosen, fields, columns, leads), variation=variation)
+        plan = replace(_plan(chosen, fields, columns, leads), **carried._asdict())
     else:
         columns, cells, plan = like.columns, like.cells, like.plan
     plan = replace(plan, recordings=recordings)

@@ -35,6 +35,7 @@ _PARAMETERS = (
     "recordings",
     "units",
     "variation",
+    "spread",
 )
 
 
@@ -69,6 +70,8 @@ class SpectralEnsemble:
         units: Recording of each group of windows: the verdict's interval is over recordings where
             there are several, and says so where there is one.
         variation: How much recordings differ, v: of the weights k/(k + v) is kept (``recordings``).
+        spread: Standard deviation over recordings of the share of the source's squared error which
+            is removed, as seen elsewhere; widens the verdict's interval below four recordings.
 
     Attributes:
         fitted_: The :class:`FittedEnsemble`, after :meth:`fit`.
@@ -97,6 +100,7 @@ class SpectralEnsemble:
         recordings: int | None = None,
         units: Sequence[int] = (),
         variation: Number = 1.0,
+        spread: Number = 0.0,
     ) -> None:
         self.cells = cells
         self.ridge = ridge
@@ -111,6 +115,7 @@ class SpectralEnsemble:
         self.recordings = recordings
         self.units = units
         self.variation = variation
+        self.spread = spread
         self._fitted: FittedEnsemble | None = None
 
     @classmethod

@@ -48,6 +48,7 @@ class FitPlan:
     recordings: int | None = None
     units: tuple[int, ...] = ()
     variation: float = 1.0
+    spread: float = 0.0
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> "FitPlan":
@@ -67,6 +68,7 @@ class FitPlan:
                 "lead_groups": checks.whole("lead_groups", known["lead_groups"]),
                 "units": _wholes("units", known["units"], least=0),
                 "variation": checks.real("variation", known["variation"]),
+                "spread": checks.real("spread", known["spread"]),
             }
         )
         named = plan.ridge in ("auto", "nested")
@@ -173,6 +175,7 @@ class FittedEnsemble:
                 rivals=columns.rivals,
                 units=plan.units,
                 variation=plan.variation,
+                spread=plan.spread,
             )
             deployed = nested.deployed(columns.labels)
             return cls(*given, deployed, sums, judged, folds, nested=nested)
@@ -217,6 +220,7 @@ class FittedEnsemble:
             recordings=self.plan.recordings,
             units=self.plan.units,
             variation=self.plan.variation,
+            spread=self.plan.spread,
         ):
             raise ShapeError(
                 "`other` must have the same cells, columns, measured channels and weighting, but "
@@ -232,13 +236,14 @@ class FittedEnsemble:
         counts = self.plan.recordings, other.plan.recordings
         count = None if None in counts else sum(filter(None, counts))
         units = _joined_units(self.plan.units, other.plan.units)
-        variation = (self.plan.variation + other.plan.variation) / 2
+        plans = (self.plan, other.plan)
+        variation, spread = (sum(getattr(p, n) for p in plans) / 2 for n in ("variation", "spread"))
         judged = None
         if self.scoring_sums is not None and other.scoring_sums is not None:
             judged = self.scoring_sums.concat(other.scoring_sums)
         return FittedEnsemble.solve(
             self.cells,
-            replace(self.plan, recordings=count, units=units, variation=variation),
+            replace(self.plan, recordings=count, units=units, variation=variation, spread=spread),
             self.columns,
             mine.concat(theirs),
             join_folds(self.folds, other.folds, offset=len(mine.windows)),

@@ -55,6 +55,10 @@ class NestedFit:
         units: Recording of every block; none if not known.
         apart: By fold, the weights that its blocks were judged by; not stored, since only the pass
             that calibrates bands needs them.
+        spread: Standard deviation over recordings of the share of the source's squared error that
+            weights of so few recordings remove, as seen elsewhere; 0 where the blocks tell.
+        shortfall: Share of the source's squared error by which the fit on all blocks is expected to
+            do better than those of the folds, which saw fewer.
     """
 
     weights: Float[Tensor, "cell channel column"]
@@ -64,6 +68,8 @@ class NestedFit:
     rivals: Mapping[str, Float[Tensor, " block"]] = field(default_factory=dict)
     units: tuple[int, ...] = ()
     apart: tuple[Float[Tensor, "cell channel column"], ...] = ()
+    spread: float = 0.0
+    shortfall: float = 0.0
 
     @property
     def best_rival(self) -> str:
@@ -78,7 +84,15 @@ class NestedFit:
         """Deploy, or keep the best forecast that needs no adaptation, from the held-out gains."""
         best = self.best_rival
         rival = self.rivals.get(best, self.before)
-        return judge(self.gains, self.before, rival=rival, name=best, units=self.units)
+        return judge(
+            self.gains,
+            self.before,
+            rival=rival,
+            name=best,
+            units=self.units,
+            spread=self.spread,
+            shortfall=self.shortfall,
+        )
 
     def deployed(self, columns: Sequence[str]) -> Float[Tensor, "cell channel column"]:
         """The weights, or those of the forecast that the verdict keeps."""
@@ -110,6 +124,8 @@ class NestedFit:
             ],
             "rivals": list(self.rivals),
             "units": list(self.units),
+            "spread": self.spread,
+            "shortfall": self.shortfall,
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -144,7 +160,9 @@ class NestedFit:
         names = decisions.get("rivals", [])
         rivals = dict(zip(names, tensors["rivals"], strict=True)) if names else {}
         parts = (tensors["nested"], chains, tensors["gains"], tensors["before"])
-        return cls(*parts, rivals, tuple(decisions.get("units", ())))
+        spread, shortfall = (float(decisions.get(n, 0.0)) for n in ("spread", "shortfall"))
+        units = tuple(decisions.get("units", ()))
+        return cls(*parts, rivals, units, spread=spread, shortfall=shortfall)
 
 
 def solve_nested(
@@ -159,6 +177,7 @@ def solve_nested(
     rivals: Mapping[str, int] | None = None,
     units: Sequence[int] = (),
     variation: float = 1.0,
+    spread: float = 0.0,
 ) -> NestedFit:
     """Weigh the chains on the folds, then fit them on all groups.
 
@@ -174,6 +193,7 @@ def solve_nested(
         rivals: Columns that are forecasts which need no adaptation, by name.
         units: Recording of each group; none if not known.
         variation: How much recordings differ, v.
+        spread: Of the gain over recordings, as in :class:`NestedFit`; counts below four of them.
     """
     if not folds:
         raise EmptySplitError(
@@ -187,9 +207,8 @@ def solve_nested(
     starts = [source, *sorted(better, key=lambda trial: trial.error)[:1]]
     trials = sorted(search.trials(starts), key=lambda trial: trial.error)[:_MOST_CHAINS]
     trials += others.values()
-    trust = 1.0
-    if recordings is not None and recordings < ENOUGH_RECORDINGS:
-        trust = recordings / (recordings + variation)
+    few = recordings is not None and recordings < ENOUGH_RECORDINGS
+    trust = recordings / (recordings + variation) if few and recordings else 1.0
     shares, means = _weighed(search, trials, trust)
     chains = [
         replace(trial.chain, share=share)
@@ -197,15 +216,42 @@ def solve_nested(
         if share
     ]
     chains.sort(key=lambda chain: -chain.share)
+    weights, gains = search.refit(chains), source.errors - search.errors_of_means(means)
     return NestedFit(
-        search.refit(chains),
+        weights,
         tuple(chains),
-        source.errors - search.errors_of_means(means),
+        gains,
         source.errors,
         {name: trial.errors for name, trial in others.items()},
         tuple(units[block] for _, score in folds for block in score) if units else (),
         tuple(search.levels.spread(mean) for mean in means),
+        spread if few else 0.0,
+        _shortfall(sums if judged is None else judged, folds, weights, gains),
     )
+
+
+def _shortfall(
+    sums: GramSums,
+    folds: Sequence[Fold],
+    weights: Float[Tensor, "cell channel column"],
+    gains: Float[Tensor, " block"],
+) -> float:
+    """What the folds' gains lack for being of fits on a share f of the data.
+
+    Of weights with p degrees of freedom on n data, errors are lowered by p/n on data that they were
+    fitted to and raised by p/n on others. So the gap between the gain on own data and a held-out
+    one is (p/n)(1 + 1/f), and the held-out one is short of that of all data by (p/n)(1/f - 1).
+    """
+    scored = [block for _, score in folds for block in score]
+    total = float(sums.windows.sum())
+    fitted = [float(sums.windows[list(fit)].sum()) / total for fit, _ in folds]
+    share = sum(fitted) / len(fitted)
+    moments = sums.total(tuple(scored)).moments[0]
+    step = torch.einsum("...ij,...j->...i", moments[..., :-1, :-1], weights)
+    own = float((weights * (2 * moments[..., :-1, -1] - step)).sum())
+    before = float(moments[..., -1, -1].sum())
+    gap = own - float(gains.sum())
+    return max(0.0, (1 - share) / (1 + share) * gap / before) if before > 0 else 0.0
 
 
 def _weighed(

@@ -25,7 +25,9 @@ class Verdict:
         decision: "deploy" if the squared error is below that of the best forecast that needs no
             adaptation by 1 % and by one standard error over the blocks; otherwise "keep ...".
         gain: Estimated relative reduction of the source's RMSE, held out.
-        interval: Its 90 % interval over the blocks (each end a one-sided 95 % bound).
+        interval: Its 90 % interval over the blocks (each end a one-sided 95 % bound), wider by what
+            recordings differ where they are too few to tell, and by what the fits of the folds lack
+            for having seen less data than the model.
         blocks: Number of blocks, or of recordings where there are several.
         best: The best forecast that needs no adaptation.
         gain_over_best: As ``gain``, against that one.
@@ -77,6 +79,8 @@ def judge(
     rival: Float[Tensor, " block"] | None = None,
     name: str = "source",
     units: Sequence[int] = (),
+    spread: float = 0.0,
+    shortfall: float = 0.0,
 ) -> Verdict:
     """Weigh the held-out gains in squared error against their scatter over the blocks.
 
@@ -86,14 +90,18 @@ def judge(
         rival: Errors of the best forecast that needs no adaptation; default the source.
         name: Its name.
         units: Recording of each block: several are what the interval is over.
+        spread: Standard deviation of the reduction over recordings, where these are too few.
+        shortfall: By how much more a fit on all blocks is expected to reduce the error.
     """
     rival = before if rival is None else rival
     within = len(set(units)) == 1
     if len(set(units)) > 1:
         gains, before, rival = (_by_unit(values, units) for values in (gains, before, rival))
-    gain, interval = _interval(gains, before)
-    over_best, bounds = _interval(gains - before + rival, rival)
+    share = float(before.sum() / rival.sum()) if float(rival.sum()) > 0 else 1.0
+    gain, interval = _interval(gains, before, spread, shortfall)
+    over_best, bounds = _interval(gains - before + rival, rival, share * spread, share * shortfall)
     mean, noise = _reduction(gains - before + rival, rival)
+    noise = math.hypot(noise, share * spread)
     decision = "deploy" if mean > max(WORTH, noise) else f"keep {_kept(name)}"
     return Verdict(decision, gain, interval, len(gains), name, over_best, bounds, within)
 
@@ -109,12 +117,16 @@ def _kept(name: str) -> str:
 
 
 def _interval(
-    gains: Float[Tensor, " block"], before: Float[Tensor, " block"]
+    gains: Float[Tensor, " block"],
+    before: Float[Tensor, " block"],
+    spread: float,
+    shortfall: float,
 ) -> tuple[float, tuple[float, float]]:
     """Relative reduction of the RMSE and its 90 % interval, by Student's t over the blocks."""
     mean, noise = _reduction(gains, before)
-    spread = _STUDENT[min(max(len(gains) - 1, 1), len(_STUDENT)) - 1] * noise
-    return _in_rmse(mean), (_in_rmse(mean - spread), _in_rmse(mean + spread))
+    width = _STUDENT[min(max(len(gains) - 1, 1), len(_STUDENT)) - 1] * noise
+    width = math.hypot(width, _STUDENT[-1] * spread)
+    return _in_rmse(mean), (_in_rmse(mean - width), _in_rmse(mean + width + shortfall))
 
 
 def _reduction(
