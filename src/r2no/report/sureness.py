@@ -33,23 +33,27 @@ class BandWatch:
                 break
             self._coverages.append(coverage)
         self._widths = torch.stack(widths)[:, None]
-        self._scores, self._even = (BandScores(self._coverages) for _ in range(2))
-        self._alarms = torch.zeros(_ALARM_BINS)
 
-    def add(self, window: Window, forecast: Tensor) -> None:
-        """Score the bands around a batch of forecasts."""
+    def empty(self) -> dict[str, Any]:
+        """Sums of no windows: scores of the bands, of bands as wide everywhere, and p-values."""
+        scores, even = (BandScores(self._coverages) for _ in range(2))
+        return {"scores": scores, "even": even, "alarms": torch.zeros(_ALARM_BINS)}
+
+    def add(self, sums: dict[str, Any], window: Window, forecast: Tensor) -> None:
+        """Score the bands around a batch of forecasts, on the CPU."""
+        window, forecast = window.to(torch.device("cpu")), forecast.cpu()
         middle, target = forecast[..., self._measured], window.target[..., self._measured]
         mask = None if window.mask is None else window.mask[..., self._measured]
         even = self._widths.mean((2, 3, 4), keepdim=True).expand_as(self._widths)
-        for scores, half in ((self._scores, self._widths), (self._even, even)):
+        for scores, half in ((sums["scores"], self._widths), (sums["even"], even)):
             scores.update(middle - half, middle + half, target, mask)
         p_values = self._model.familiar(window.history)
         bins = (p_values * _ALARM_BINS).ceil().long().clamp(1, _ALARM_BINS) - 1
-        self._alarms += torch.bincount(bins, minlength=_ALARM_BINS)
+        sums["alarms"] += torch.bincount(bins, minlength=_ALARM_BINS)
 
-    def json(self, kept: dict[str, Tensor]) -> dict[str, Any]:
+    def json(self, sums: dict[str, Any], kept: dict[str, Tensor]) -> dict[str, Any]:
         """All of it, JSON-able; ``kept`` are the fields of the example over measured channels."""
-        found, even = self._scores.compute(), self._even.compute()
+        found, even, alarms = sums["scores"].compute(), sums["even"].compute(), sums["alarms"]
         row = _shown(self._coverages)
         half = self._widths[row, 0]
         point = tuple(size // 2 for size in half.shape[1:-1])
@@ -59,7 +63,7 @@ class BandWatch:
         return {
             **found,
             "even": [each["interval_score"] for each in even["rows"]],
-            "alarms": (self._alarms / self._alarms.sum()).tolist(),
+            "alarms": (alarms / alarms.sum()).tolist(),
             "shown": self._coverages[row],
             "channels": [fields.channels[channel] for channel in self._measured],
             "point": list(point),

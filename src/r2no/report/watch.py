@@ -33,7 +33,7 @@ class ScoringWatch(Observer):
         window: Number of the window whose fields are kept; default the middle one.
     """
 
-    sums = ("_energy", "_squared", "_points", "_sample")
+    sums = ("_energy", "_squared", "_sample", "_band_sums")
 
     def __init__(self, model: AdaptedModel, windows: Windows, *, window: int | None = None) -> None:
         fields = model.fields
@@ -60,6 +60,7 @@ class ScoringWatch(Observer):
         self._sample = Sample(self.roles.values(), self._number)
         self._missing: set[str] = set()
         self._bands = None if model.calibration is None else BandWatch(model)
+        self._band_sums = {} if self._bands is None else self._bands.empty()
 
     def __repr__(self) -> str:
         return f"ScoringWatch({', '.join(self.roles)} on {len(self._windows)} windows)"
@@ -83,7 +84,7 @@ class ScoringWatch(Observer):
         self._sample.forecast(name, forecast)
         self._missing.discard(name)
         if self._bands is not None and name == self.roles["r2no"]:
-            self._bands.add(self.window, forecast)
+            self._bands.add(self._band_sums, self.window, forecast)
         for role in (role for role, readout in self.roles.items() if readout == name):
             error = forecast[..., list(self._fields.measured)] - self._target
             error = torch.where(self._mask, error, error.new_zeros(()))
@@ -153,7 +154,9 @@ class ScoringWatch(Observer):
                 origin=origins[self._number].tolist(),
             ),
             audit=audit or [],
-            bands={} if self._bands is None else clean(self._bands.json(self.fields)),
+            bands={}
+            if self._bands is None
+            else clean(self._bands.json(self._band_sums, self.fields)),
         )
 
     def _windows_points(self) -> int:
