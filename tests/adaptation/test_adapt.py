@@ -31,14 +31,6 @@ from r2no.training import cached_source
 
 
 @pytest.fixture(scope="module")
-def splits():
-    def split(seeds):
-        return ArrayWindows([travelling_wave(s) for s in seeds], 4, 4, stride=3, measured=(0,))
-
-    return {"train": split(range(3)), "fit": split(range(10, 14)), "test": split(range(20, 22))}
-
-
-@pytest.fixture(scope="module")
 def model(splits):
     return r2no.adapt(Source(), splits["train"], splits["fit"], settings=SETTINGS)
 

@@ -10,12 +10,10 @@ import pytest
 import torch
 from tests.support import pretend
 from tests.support.adapting import SETTINGS as LARGER
-from tests.support.waves import travelling_wave
 
 import r2no
 from r2no import devices
 from r2no.adaptation import readouts, score_readouts
-from r2no.data import ArrayWindows
 from r2no.data.window import Chosen, Placed, batches
 from r2no.ensemble import GramAccumulator
 from r2no.errors import DataError, DeviceError
@@ -43,14 +41,6 @@ class Network(torch.nn.Module):
 
     def forward(self, history):
         return self.mix(history[:, -1:, ..., :2]).expand(-1, 4, -1, -1, -1).contiguous()
-
-
-@pytest.fixture(scope="module")
-def splits():
-    def split(seeds):
-        return ArrayWindows([travelling_wave(s) for s in seeds], 4, 4, stride=3, measured=(0,))
-
-    return {"train": split(range(3)), "fit": split(range(10, 14)), "test": split(range(20, 22))}
 
 
 @pytest.fixture(scope="module")

@@ -74,6 +74,15 @@ def test_starts_are_those_of_the_cached_source(model, tmp_path):
     assert starts.path != cache.path
 
 
+def test_another_composition_is_another_start(model):
+    one, settings = model.loops.start, started("instant", members=1)
+    same = r2no.adapt(Source(), TRAIN, split(range(30, 34)), settings=settings).loops.start
+    assert same.key == one.key
+    fewer = changed(settings, ensemble=changed(settings.ensemble, recall=1))
+    other = r2no.adapt(Source(), TRAIN, FIT, settings=fewer).loops.start
+    assert other.key != one.key
+
+
 def test_saved_merged_and_exported_as_others_are(model, tmp_path):
     path = model.save(tmp_path / "model.r2no")
     found = r2no.load(path, Source())

@@ -14,7 +14,7 @@ from torch import nn
 
 from r2no import backbones, ranks, storage
 from r2no.adaptation import adapt
-from r2no.adaptation.adapting import initial_module
+from r2no.adaptation.task import initial_module
 from r2no.data import ArrayWindows, Normaliser
 from r2no.errors import ConfigError
 from r2no.progress import SILENT

@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from r2no import storage
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.fitting import fit_ensemble
 from r2no.adaptation.groups import INSTANT, ColumnGroup, group_forecasts
@@ -19,7 +20,7 @@ from r2no.adaptation.loops import RepairLoops
 from r2no.data.window import Windows, collate
 from r2no.ensemble import FittedEnsemble
 from r2no.progress import Reporter
-from r2no.training import SourceCache
+from r2no.training import SourceCache, operator_identity
 
 #: What a loop may start from, for settings and for people.
 STARTS = {"source": "source", INSTANT: "instant forecast"}
@@ -48,6 +49,17 @@ class Instant:
             composition.put(label, forecast)
         return composition.result()
 
+    @property
+    def key(self) -> str:
+        """Hash of what it was fitted with; not of its weights, whose last bits machines differ in.
+
+        Source and train split have keys of their own.
+        """
+        fitted = self.ensemble
+        others = [operator_identity(g.operator) for g in self.groups if hasattr(g, "operator")]
+        given = (fitted.plan.json(), fitted.columns.json(), fitted.cells.state()[1], *others)
+        return f"{INSTANT}-{storage.fingerprint(*given)[:12]}"
+
     @cached_property
     def _used(self) -> set[str]:
         return self.ensemble.spread.labels
@@ -74,7 +86,7 @@ class StartCache(SourceCache):
     """Starts of the windows of a split, composed from the source's cached forecasts when read."""
 
     def __init__(self, start: Instant, windows: Windows, cache: SourceCache) -> None:
-        super().__init__(cache.path.with_stem(f"{cache.path.stem}-{INSTANT}"))  # a key, no file
+        super().__init__(cache.path.with_stem(f"{cache.path.stem}-{start.key}"))  # no file
         self._start, self._windows, self._cache = start, windows, cache
 
     def __getitem__(self, numbers: list[int] | range) -> Tensor:

@@ -190,11 +190,11 @@ class Chosen:
         return self._windows[self._numbers[index]]
 
 
-class Placed:
-    """A split whose batches are on a device; its windows, one by one, stay where they are."""
+class Seen:
+    """A split seen through something that its windows pass; it is the same split."""
 
-    def __init__(self, windows: Windows, device: torch.device) -> None:
-        self._windows, self.device = windows, device
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
         self.fields: Fields = windows.fields
 
     @property
@@ -204,7 +204,7 @@ class Placed:
 
     @property
     def fingerprint(self) -> str:
-        """Of the split, wherever it is."""
+        """Of the split, however it is seen."""
         return self._windows.fingerprint
 
     def __len__(self) -> int:
@@ -212,6 +212,14 @@ class Placed:
 
     def __getitem__(self, index: int) -> Window:
         return self._windows[index]
+
+
+class Placed(Seen):
+    """A split whose batches are on a device; its windows, one by one, stay where they are."""
+
+    def __init__(self, windows: Windows, device: torch.device) -> None:
+        super().__init__(windows)
+        self.device = device
 
 
 def gather(windows: Windows, numbers: Sequence[int]) -> Window:

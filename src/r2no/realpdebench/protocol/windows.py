@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from r2no import devices, ranks
-from r2no.data.window import Fields, Window
+from r2no.data.window import Seen, Window
 from r2no.errors import ConfigError, EmptySplitError, ShapeError
 from r2no.progress import Reporter, Step
 from r2no.realpdebench.protocol.config import BenchmarkConfig
@@ -112,26 +111,12 @@ def normalisers(
     return found.normalisers(config.normaliser)
 
 
-class Counted:
+class Counted(Seen):
     """Windows that report each access."""
 
     def __init__(self, windows: RealPDEBench, step: Step) -> None:
-        self._windows, self._step = windows, step
-        self.fields: Fields = windows.fields
-        self.epoch = windows.epoch
-
-    @property
-    def origins(self) -> Tensor:
-        """Trajectory and first frame of each window, as those of the windows inside."""
-        return self._windows.origins
-
-    @property
-    def fingerprint(self) -> str:
-        """The hash of the windows inside."""
-        return self._windows.fingerprint
-
-    def __len__(self) -> int:
-        return len(self._windows)
+        super().__init__(windows)
+        self._step, self.epoch = step, windows.epoch
 
     def __getitem__(self, index: int) -> Window:
         self._step.advance()
