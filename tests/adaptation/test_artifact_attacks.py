@@ -94,6 +94,16 @@ def test_cells_of_another_grid_are_refused_before_they_take_memory(artifact: Pat
         read_stored(artifact)
 
 
+def test_mean_field_of_truth_values_is_refused(artifact: Path) -> None:
+    path = artifact / "context.safetensors"
+    tensors, notes = storage.load_tensors(path)
+    tensors["mean_field"] = tensors["mean_field"].bool()
+    storage.save_tensors(path, tensors, notes)
+    lie(artifact, "files", path.name, value=storage.file_sha256(path))
+    with pytest.raises(FileDamagedError, match="mean field"):
+        r2no.load(artifact)
+
+
 def test_flipped_bit_of_the_manifest_is_shown_by_no_command(artifact: Path) -> None:
     path = artifact / "manifest.json"
     text = path.read_text()

@@ -5,10 +5,13 @@ import torch
 from tests.support.adapting import FIT, HISTORY, SETTINGS, TRAIN, Source
 
 import r2no
+from r2no.adaptation import AdaptSettings
 from r2no.adaptation import minutes as within
 from r2no.adaptation.minutes import Size, fitting, held_out_error
+from r2no.data import ArrayWindows
 from r2no.data.window import collate
 from r2no.errors import ConfigError
+from r2no.training import Persistence
 
 
 def adapted(folder=None, **options):
@@ -60,3 +63,19 @@ def test_sizes_fit_the_time(monkeypatch):
 def test_a_step_is_timed_on_the_data_at_hand():
     assert 0 < within.step_seconds(SETTINGS, TRAIN) < 60
     assert collate([TRAIN[0]]).history.shape[1] == 4
+
+
+def test_modules_are_not_deeper_than_small_data_allow():
+    fields = [torch.randn(12, 4, 4, 1).cumsum(0) for _ in range(2)]
+    train, fit = (
+        ArrayWindows([one], 2, 2, stride=stride, measured=(0,))
+        for one, stride in zip(fields, (9, 1), strict=True)
+    )
+    assert len(train) == 1
+    source = Persistence(horizon=2, channels=1)
+    with pytest.raises(ConfigError, match=r"repair\.depth"):
+        r2no.adapt(source, train, fit, members=1, cells="published")
+    tried = within.within_reach(AdaptSettings(), train)
+    assert tried.repair.depth == 1
+    assert within.step_seconds(tried, train) > 0  # a step runs
+    assert within.within_reach(SETTINGS, TRAIN) is SETTINGS

@@ -30,6 +30,7 @@ import r2no.realpdebench.protocol
 import r2no.report
 import r2no.runs
 from r2no.cli.main import app
+from r2no.data.window import Fields
 from r2no.operators.forecast_reading import open_forecasts
 from r2no.realpdebench.files.index import load_pt
 from r2no.training import load_operator
@@ -40,6 +41,7 @@ _ADDRESSES = 24 * 2**30  # so that a failed trial does not take the machine down
 
 H, Z, N = make.hdf5, make.zarr, make.netcdf
 FIELD = ("time", "y", "x")
+FIELDS = Fields((3, 3), 2, 2, ("u",), (0,))
 DATA = {
     "HDF5 of 1e8 x 64 x 64": H("x.h5", make.giant_field),
     "HDF5, coordinate of 8 GB": H("x.h5", make.giant_coordinate),
@@ -172,7 +174,7 @@ def load_checkpoint(path):
 OF_DATA = {
     "inspect": command("inspect", "PATH"),
     "data.open": lambda path: r2no.data.open(path).describe(),
-    "forecasts": lambda path: open_forecasts(path, ("u",), 2),
+    "forecasts": lambda path: open_forecasts(path, ("u",), FIELDS, dims={}, like={}, axes=None),
 }
 OF_WEIGHTS = {
     "inspect": command("inspect", "PATH"),

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from r2no import ranks
+from r2no import ranks, storage
 from r2no.adaptation.model import AdaptedModel
 from r2no.data.window import Windows, collate
 from r2no.ensemble import HeldOut
@@ -43,7 +43,7 @@ def calibrated(
     if model.settings.bands is True and held_out.folds:
         task = _Task(model, windows, held_out, cache)
         with tempfile.TemporaryDirectory(prefix="r2no-") as folder:
-            sizes = task.residuals(Path(folder) / "sizes.npy", reporter)
+            sizes = task.residuals(Path(folder) / "sizes", reporter)
             calibration = Calibration(task.bands(sizes), task.familiar())
             del sizes
     return replace(model, ensemble=model.ensemble.settled(), calibration=calibration)
@@ -74,7 +74,7 @@ class _Task:
     def residuals(self, path: Path, reporter: Reporter) -> np.ndarray:
         """|y - R(X)| of each window, NaN in gaps, by the weights of the fold that scores it."""
         shape = (len(self._numbers), *self._shape)
-        sizes = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+        sizes = storage.scratch_array(path, np.float32, shape)
         ensemble, size = self._model.ensemble, self._model.settings.batch_size
         with reporter.step("calibrating bands", len(self._numbers)) as step:
             for fold, weights in enumerate(ensemble.held_out_weights()):

@@ -1,5 +1,6 @@
 """Frozen settings of an adaptation."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -8,8 +9,9 @@ from r2no._types import Extent, Grid, PaddingMode
 from r2no.adaptation.weighting import Target
 from r2no.devices import Precision
 from r2no.ensemble import RIDGE_GRID
+from r2no.errors import ConfigError
 from r2no.repair_loop import RepairObjective, RepairUNet
-from r2no.settings import Settings
+from r2no.settings import Settings, changed
 from r2no.spectral import FourierCells
 from r2no.training import TrainSettings
 
@@ -48,6 +50,34 @@ class RepairSettings(Settings, frozen=True):
         return RepairUNet(
             history_channels, field_channels, self.width, self.depth, padding=self.padding
         )
+
+    def check_windows(self, grid: Grid, windows: int) -> None:
+        """Refuse training where BatchNorm would have nothing to average, before any work.
+
+        Raises:
+            ConfigError: if the smallest batch of an epoch has one value per channel on the deepest
+                level.
+        """
+        if self._normalised(grid, windows) < 2:
+            raise ConfigError(
+                f"`repair.depth` must leave more than one point per batch, but depth {self.depth} "
+                f"leaves one of the grid {grid}, and with {windows} train windows in batches of "
+                f"{self.train.batch_size} one batch is a single window. Lower `repair.depth`, or "
+                "give more windows or another `repair.train.batch_size`."
+            )
+
+    def within_reach(self, grid: Grid, windows: int) -> "RepairSettings":
+        """These settings, not deeper than the grid and the number of windows allow."""
+        fitting = self
+        while fitting.depth > 1 and fitting._normalised(grid, windows) < 2:
+            fitting = changed(fitting, depth=fitting.depth - 1)
+        return fitting
+
+    def _normalised(self, grid: Grid, windows: int) -> int:
+        """Values that BatchNorm averages on the deepest level in the smallest batch."""
+        smallest = windows % self.train.batch_size or self.train.batch_size
+        points: int = math.prod(-(-size // 2**self.depth) for size in grid)
+        return smallest * points
 
     def objective(self) -> RepairObjective:
         """The objective with these settings."""

@@ -158,8 +158,9 @@ def _instant(folder: Path, groups: Sequence[ColumnGroup], fields: Fields) -> Ins
 
 def _mean_field(values: Tensor, fields: Fields) -> MeanField:
     shape = (*fields.grid, len(fields.channels))
-    if tuple(values.shape) != shape or not bool(values.isfinite().all()):
-        raise ValueError(f"the mean field must be finite and of shape {shape}")
+    fits = tuple(values.shape) == shape and values.is_floating_point()
+    if not fits or not bool(values.isfinite().all()):
+        raise ValueError(f"the mean field must be finite real numbers of shape {shape}")
     return MeanField(values)
 
 

@@ -73,6 +73,7 @@ def adapt_within(
     stopped goes on with it.
     """
     start = time.monotonic()
+    settings = within_reach(settings, train)
     best = adapt(changed(settings, members=0))
     improved(best)
     size = ranks.agreed(_chosen(seconds - (time.monotonic() - start), settings, train, work))
@@ -96,6 +97,12 @@ def adapt_within(
             best = replace(model, provenance={**model.provenance, "starts": dict(errors)})
             improved(best)
     return best
+
+
+def within_reach(settings: AdaptSettings, train: Windows) -> AdaptSettings:
+    """The settings with modules that are not too deep for small grids and few windows."""
+    repair = settings.repair.within_reach(train.fields.grid, len(train))
+    return settings if repair is settings.repair else changed(settings, repair=repair)
 
 
 def _trials(

@@ -208,6 +208,7 @@ class Task:
             (windows, cache if start is None else StartCache(start, windows, cache))
             for windows, cache in self.predicted(settings)
         )
+        settings.repair.check_windows(train[0].fields.grid, len(train[0]))
         begin = [initial_module(train[0].fields, settings, n) for n in range(settings.members)]
         trainings = [
             partial(_trained, number, module, (train, fit), self._normalisers, settings, self._work)

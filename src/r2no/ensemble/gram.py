@@ -115,8 +115,11 @@ class GramSums:
 
     def with_columns(self, positions: list[int]) -> "GramSums":
         """Sums of a subset of the columns: a sub-block, no new pass over the data."""
-        kept = torch.tensor([*positions, self.moments.shape[-1] - 1])
-        return replace(self, moments=self.moments[..., kept[:, None], kept[None, :]])
+        last = self.moments.shape[-1] - 1
+        if positions == list(range(last)):
+            return self
+        kept = torch.tensor([*positions, last], device=self.moments.device)
+        return replace(self, moments=self.moments.index_select(-2, kept).index_select(-1, kept))
 
     def coarsen(self, coarse: Int[Tensor, " cell"], number: int) -> "GramSums":
         """Sums of a coarser partition, cell b of this one lying in cell ``coarse[b]`` of it."""

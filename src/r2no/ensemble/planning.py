@@ -13,7 +13,6 @@ from r2no import checks
 from r2no.ensemble.chains import ChainSearch
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.fitted import FittedEnsemble
-from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import Fold
 from r2no.ensemble.ridge import quadratic_error, ridge_path
 from r2no.errors import ConfigError, EmptySplitError
@@ -59,12 +58,12 @@ def cost_curve(ensemble: FittedEnsemble) -> list[BudgetPoint]:
     Without members there are only the columns that cost nothing. Partitions, penalties and shares
     are those that count most in the whole ensemble; the error is that of its verdict.
     """
-    columns, sums = ensemble.columns, ensemble.needed_sums()
+    columns = ensemble.columns
     points = []
     for members in range(0 if columns.further else 1, columns.members + 1):
         for depth in columns.depths if members else (0,):
             fewer = columns.restricted(members, depth or None)
-            error = _held_out(ensemble, sums, fewer)
+            error = _HeldOut(ensemble, fewer).error()
             points.append(BudgetPoint(fewer.evaluations, members, depth, error))
     return points
 
@@ -100,16 +99,16 @@ def contributions(ensemble: FittedEnsemble) -> list[Contribution]:
     is that of its verdict, so the numbers say what is lost at once, not what another fit would make
     of the rest.
     """
-    sums, columns = ensemble.needed_sums(), ensemble.columns
+    columns = ensemble.columns
     groups = columns.groups()
-    together = _held_out(ensemble, sums, columns)
+    together = _HeldOut(ensemble, columns).error()
     found = []
     for name, places in groups.items():
         others = [other for other in groups if other != name]
         without = 1.0
         if others:
-            without = _held_out(ensemble, sums, columns.restricted(without=[name]))
-        alone = _held_out(ensemble, sums, columns.restricted(without=others))
+            without = _HeldOut(ensemble, columns.restricted(without=[name])).error()
+        alone = _HeldOut(ensemble, columns.restricted(without=others)).error()
         found.append(Contribution(name, len(places), without, alone, together))
     return sorted(found, key=lambda each: -each.worth)
 
@@ -133,7 +132,7 @@ def learning_curve(
     shows what the weights need, and is a little optimistic where few blocks would prefer coarser
     cells.
     """
-    sums, columns = ensemble.needed_sums(), ensemble.columns
+    sums, held_out = ensemble.needed_sums(), _HeldOut(ensemble, ensemble.columns)
     generator = torch.Generator().manual_seed(seed)
     points = []
     folds = _folds(ensemble)
@@ -145,7 +144,7 @@ def learning_curve(
                 order = torch.randperm(len(fit), generator=generator)[:number].tolist()
                 chosen.append(tuple(fit[place] for place in order))
                 windows.append(float(sums.windows[list(chosen[-1])].sum()))
-            found.append(_held_out(ensemble, sums, columns, chosen))
+            found.append(held_out.error(chosen))
         values = torch.tensor(found, dtype=torch.float64)
         spread = float(values.std()) if repeats > 1 else 0.0
         mean_windows = sum(windows) / len(windows)
@@ -159,25 +158,32 @@ def _folds(ensemble: FittedEnsemble) -> tuple[Fold, ...]:
     return ensemble.folds
 
 
-def _held_out(
-    ensemble: FittedEnsemble,
-    sums: GramSums,
-    columns: Columns,
-    groups: Sequence[Sequence[int]] | None = None,
-) -> float:
+class _HeldOut:
     """Held-out RMSE relative to the source's, refitted on some columns and groups of each fold."""
-    folds = _folds(ensemble)
-    part = sums.with_columns(ensemble.columns.positions(columns))
-    fitted = [fit for fit, _ in folds] if groups is None else groups
-    before = float(sum(part.total(score).energy.sum() for _, score in folds))
-    if ensemble.nested is not None:
-        leads, rivals = ensemble.plan.lead_groups, columns.rivals
-        search = ChainSearch(part, folds, ensemble.cells, (), leads=leads, rivals=rivals)
-        after = float(search.errors_of(ensemble.nested.main, fitted).sum())
-    else:
+
+    def __init__(self, ensemble: FittedEnsemble, columns: Columns) -> None:
+        self._folds = _folds(ensemble)
+        part = ensemble.needed_sums().with_columns(ensemble.columns.positions(columns))
+        self._before = float(sum(part.total(score).energy.sum() for _, score in self._folds))
+        self._part, self._ensemble, self._search = part, ensemble, None
+        if ensemble.nested is not None:
+            leads, rivals = ensemble.plan.lead_groups, columns.rivals
+            self._search = ChainSearch(
+                part, self._folds, ensemble.cells, (), leads=leads, rivals=rivals
+            )
+
+    def error(self, groups: Sequence[Sequence[int]] | None = None) -> float:
+        """With the fits of the folds on these groups, by default on all of theirs."""
+        fitted = [fit for fit, _ in self._folds] if groups is None else groups
+        after = max(self._after(fitted), 0.0)
+        return (after / self._before) ** 0.5 if self._before > 0 else 0.0
+
+    def _after(self, fitted: Sequence[Sequence[int]]) -> float:
+        if self._search is not None and self._ensemble.nested is not None:
+            return float(self._search.errors_of(self._ensemble.nested.main, fitted).sum())
         after = 0.0
-        for groups_of_fold, (_, score) in zip(fitted, folds, strict=True):
-            total = part.total(tuple(groups_of_fold)).moments[0]
-            weights = ridge_path(total, [ensemble.ridge or 0.0])[0]
-            after += float(quadratic_error(part.total(score).moments[0], weights).sum())
-    return (max(after, 0.0) / before) ** 0.5 if before > 0 else 0.0
+        for groups, (_, score) in zip(fitted, self._folds, strict=True):
+            total = self._part.total(tuple(groups)).moments[0]
+            weights = ridge_path(total, [self._ensemble.ridge or 0.0])[0]
+            after += float(quadratic_error(self._part.total(score).moments[0], weights).sum())
+        return after
