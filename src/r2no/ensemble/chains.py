@@ -14,6 +14,7 @@ taken off: with w_k the fits of the folds and w̄ their mean, ‖w_k - w̄‖²_
 jackknife's estimate of the variance that the final fit will not have).
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -95,6 +96,16 @@ class ChainSearch:
         self._blocks = [block for _, score in folds for block in score]
         fold_of = [number for number, (_, score) in enumerate(folds) for _ in score]
         self._fold_of = torch.tensor(fold_of, dtype=torch.long)
+
+    def restricted(self, positions: Sequence[int], rivals: Mapping[str, int]) -> "ChainSearch":
+        """The same search with some of the columns, at the given positions."""
+        fewer, kept = copy.copy(self), torch.tensor([*positions, self._columns])
+        fewer._fit = self._fit.index_select(-2, kept).index_select(-1, kept)
+        fewer._score = fewer._fit
+        if self._score is not self._fit:
+            fewer._score = self._score.index_select(-2, kept).index_select(-1, kept)
+        fewer._columns, fewer._rivals = len(positions), rivals
+        return fewer
 
     # -- trials -------------------------------------------------------------------------------
 

@@ -58,12 +58,12 @@ def cost_curve(ensemble: FittedEnsemble) -> list[BudgetPoint]:
     Without members there are only the columns that cost nothing. Partitions, penalties and shares
     are those that count most in the whole ensemble; the error is that of its verdict.
     """
-    columns = ensemble.columns
+    columns, held_out = ensemble.columns, _HeldOut(ensemble)
     points = []
     for members in range(0 if columns.further else 1, columns.members + 1):
         for depth in columns.depths if members else (0,):
             fewer = columns.restricted(members, depth or None)
-            error = _HeldOut(ensemble, fewer).error()
+            error = held_out.error(fewer)
             points.append(BudgetPoint(fewer.evaluations, members, depth, error))
     return points
 
@@ -99,16 +99,16 @@ def contributions(ensemble: FittedEnsemble) -> list[Contribution]:
     is that of its verdict, so the numbers say what is lost at once, not what another fit would make
     of the rest.
     """
-    columns = ensemble.columns
+    columns, held_out = ensemble.columns, _HeldOut(ensemble)
     groups = columns.groups()
-    together = _HeldOut(ensemble, columns).error()
+    together = held_out.error()
     found = []
     for name, places in groups.items():
         others = [other for other in groups if other != name]
         without = 1.0
         if others:
-            without = _HeldOut(ensemble, columns.restricted(without=[name])).error()
-        alone = _HeldOut(ensemble, columns.restricted(without=others)).error()
+            without = held_out.error(columns.restricted(without=[name]))
+        alone = held_out.error(columns.restricted(without=others))
         found.append(Contribution(name, len(places), without, alone, together))
     return sorted(found, key=lambda each: -each.worth)
 
@@ -132,7 +132,7 @@ def learning_curve(
     shows what the weights need, and is a little optimistic where few blocks would prefer coarser
     cells.
     """
-    sums, held_out = ensemble.needed_sums(), _HeldOut(ensemble, ensemble.columns)
+    sums, held_out = ensemble.needed_sums(), _HeldOut(ensemble)
     generator = torch.Generator().manual_seed(seed)
     points = []
     folds = _folds(ensemble)
@@ -144,7 +144,7 @@ def learning_curve(
                 order = torch.randperm(len(fit), generator=generator)[:number].tolist()
                 chosen.append(tuple(fit[place] for place in order))
                 windows.append(float(sums.windows[list(chosen[-1])].sum()))
-            found.append(held_out.error(chosen))
+            found.append(held_out.error(groups=chosen))
         values = torch.tensor(found, dtype=torch.float64)
         spread = float(values.std()) if repeats > 1 else 0.0
         mean_windows = sum(windows) / len(windows)
@@ -161,29 +161,33 @@ def _folds(ensemble: FittedEnsemble) -> tuple[Fold, ...]:
 class _HeldOut:
     """Held-out RMSE relative to the source's, refitted on some columns and groups of each fold."""
 
-    def __init__(self, ensemble: FittedEnsemble, columns: Columns) -> None:
-        self._folds = _folds(ensemble)
-        part = ensemble.needed_sums().with_columns(ensemble.columns.positions(columns))
-        self._before = float(sum(part.total(score).energy.sum() for _, score in self._folds))
-        self._part, self._ensemble, self._search = part, ensemble, None
-        if ensemble.nested is not None:
-            leads, rivals = ensemble.plan.lead_groups, columns.rivals
-            self._search = ChainSearch(
-                part, self._folds, ensemble.cells, (), leads=leads, rivals=rivals
-            )
+    def __init__(self, ensemble: FittedEnsemble) -> None:
+        self._ensemble, self._folds = ensemble, _folds(ensemble)
+        self._sums = sums = ensemble.needed_sums()
+        self._before = float(sum(sums.energy[list(score)].sum() for _, score in self._folds))
+        self._search = ChainSearch(
+            sums, self._folds, ensemble.cells, (), leads=ensemble.plan.lead_groups,
+            rivals=ensemble.columns.rivals,
+        ) if ensemble.nested is not None else None  # fmt: skip
 
-    def error(self, groups: Sequence[Sequence[int]] | None = None) -> float:
-        """With the fits of the folds on these groups, by default on all of theirs."""
+    def error(
+        self, columns: Columns | None = None, groups: Sequence[Sequence[int]] | None = None
+    ) -> float:
+        """With these columns, and the fits of the folds on these groups; by default on all."""
         fitted = [fit for fit, _ in self._folds] if groups is None else groups
-        after = max(self._after(fitted), 0.0)
+        after = max(self._after(columns or self._ensemble.columns, fitted), 0.0)
         return (after / self._before) ** 0.5 if self._before > 0 else 0.0
 
-    def _after(self, fitted: Sequence[Sequence[int]]) -> float:
-        if self._search is not None and self._ensemble.nested is not None:
-            return float(self._search.errors_of(self._ensemble.nested.main, fitted).sum())
-        after = 0.0
+    def _after(self, columns: Columns, fitted: Sequence[Sequence[int]]) -> float:
+        ensemble, search = self._ensemble, self._search
+        positions = ensemble.columns.positions(columns)
+        if ensemble.nested is not None and search is not None:
+            if columns != ensemble.columns:
+                search = search.restricted(positions, columns.rivals)
+            return float(search.errors_of(ensemble.nested.main, fitted).sum())
+        part, after = self._sums.with_columns(positions), 0.0
         for groups, (_, score) in zip(fitted, self._folds, strict=True):
-            total = self._part.total(tuple(groups)).moments[0]
-            weights = ridge_path(total, [self._ensemble.ridge or 0.0])[0]
-            after += float(quadratic_error(self._part.total(score).moments[0], weights).sum())
+            total = part.total(tuple(groups)).moments[0]
+            weights = ridge_path(total, [ensemble.ridge or 0.0])[0]
+            after += float(quadratic_error(part.total(score).moments[0], weights).sum())
         return after
