@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Files go to workers as a whole and in the order of tests/conftest.py, the long ones first.
+WORKERS := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: install demo test test-roundings test-browser test-cluster lint bench bench-full docs clean
 
@@ -19,7 +21,7 @@ demo: install
 	$(BIN)/r2no demo --out demo-out
 
 test: install lint
-	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart=0
+	$(BIN)/python -m pytest $(WORKERS)
 
 # The tests that compute, as other processors would round: MKL takes the path that MKL_CBWR names
 # where the processor has it, PyTorch's own kernels the one of ATEN_CPU_CAPABILITY. Not in CI.
@@ -29,7 +31,7 @@ ROUNDINGS := MKL_CBWR=AUTO MKL_CBWR=AVX2 MKL_CBWR=AVX512 ATEN_CPU_CAPABILITY=def
 test-roundings: install
 	for rounding in $(ROUNDINGS); do \
 		echo "== $$rounding"; \
-		env $$rounding $(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart=0 $(NUMERICAL:%=tests/%) || exit 1; \
+		env $$rounding $(BIN)/python -m pytest $(WORKERS) $(NUMERICAL:%=tests/%) || exit 1; \
 	done
 
 # The report in a real browser, Debian's chromium; the tests speak to it over a pipe, so they need
