@@ -290,6 +290,16 @@ def test_verdict_needs_agreement_of_the_blocks():
     assert "9.5 % above the source's" in str(worse)
 
 
+@pytest.mark.parametrize("number", [4, 6, 10])
+def test_interval_holds_the_gain_over_as_many_new_recordings(number, rng):
+    before, held = torch.ones(number).double(), 0
+    for _ in range(600):
+        gains, new = 0.3 + 0.1 * torch.randn(2, number, generator=rng, dtype=torch.float64)
+        found = judge(gains, before, units=range(number))
+        held += found.interval[0] <= 1 - math.sqrt(1 - new.mean()) <= found.interval[1]
+    assert held / 600 == pytest.approx(0.9, abs=0.04)
+
+
 def test_verdict_is_over_the_best_that_needs_no_adaptation():
     before, rival = torch.full((6,), 2.0).double(), torch.full((6,), 1.0).double()
     gains = torch.tensor([0.9, 0.91, 0.89, 0.9, 0.92, 0.88]).double()  # errors about 1.1

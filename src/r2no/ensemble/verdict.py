@@ -25,9 +25,9 @@ class Verdict:
         decision: "deploy" if the squared error is below that of the best forecast that needs no
             adaptation by 1 % and by one standard error over the blocks; otherwise "keep ...".
         gain: Estimated relative reduction of the source's RMSE, held out.
-        interval: Its 90 % interval over the blocks (each end a one-sided 95 % bound), wider by what
-            recordings differ where they are too few to tell, and by what the fits of the folds lack
-            for having seen less data than the model.
+        interval: Where it will lie with 90 % over as many new blocks as there were (each end a
+            one-sided 95 % bound), wider by what recordings differ where they are too few to tell,
+            and by what the fits of the folds lack for having seen less data than the model.
         blocks: Number of blocks, or of recordings where there are several.
         best: The best forecast that needs no adaptation.
         gain_over_best: As ``gain``, against that one.
@@ -122,9 +122,13 @@ def _interval(
     spread: float,
     shortfall: float,
 ) -> tuple[float, tuple[float, float]]:
-    """Relative reduction of the RMSE and its 90 % interval, by Student's t over the blocks."""
+    """Relative reduction of the RMSE and its 90 % interval, by Student's t over the blocks.
+
+    Whoever checks it has new blocks, not infinitely many of them: the mean over as many new ones
+    scatters as that over these does, and their difference √2 times as much.
+    """
     mean, noise = _reduction(gains, before)
-    width = _STUDENT[min(max(len(gains) - 1, 1), len(_STUDENT)) - 1] * noise
+    width = math.sqrt(2) * _STUDENT[min(max(len(gains) - 1, 1), len(_STUDENT)) - 1] * noise
     width = math.hypot(width, _STUDENT[-1] * spread)
     return _in_rmse(mean), (_in_rmse(mean - width), _in_rmse(mean + width + shortfall))
 
