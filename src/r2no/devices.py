@@ -97,6 +97,13 @@ def moved(operator: Any, device: torch.device) -> Any:
     return operator.to(device) if isinstance(operator, nn.Module) else operator
 
 
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device; to CUDA by way of pinned memory, so that the host need not wait."""
+    if device.type == "cuda" and values.device.type == "cpu":
+        values = values.pin_memory()  # itself, if it was read into such memory
+    return values.to(device, non_blocking=device.type == "cuda")
+
+
 def answer(operator: Callable[[Tensor], Any], history: Tensor) -> Any:
     """What an operator answers, computed where its weights are, given back where ``history`` is.
 

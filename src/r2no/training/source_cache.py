@@ -49,6 +49,10 @@ class SourceCache:
     def __repr__(self) -> str:
         return f"SourceCache('{self.path}')"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Where the file is, not what was read of it: another process opens it again."""
+        return {**self.__dict__, "_values": None, "_checks": None, "_checked": set()}
+
     def __getitem__(self, numbers: list[int] | range) -> Tensor:
         """Predictions of the windows with these numbers; each is checked when first read."""
         values = self._open()
