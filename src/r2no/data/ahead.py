@@ -82,12 +82,17 @@ def _by_thread(
 
 
 def _auto(device: torch.device) -> int:
-    """Processes that pay: on the CPU none, since reading is short beside computing there."""
+    """Processes that pay: on the CPU none, since reading is short beside computing there.
+
+    One alone does not either: what it sends costs as much as what it reads, and a thread sends
+    nothing.
+    """
     if device.type == "cpu":
         return 0
     known = getattr(os, "sched_getaffinity", None)
     cores = len(known(0)) if known else os.cpu_count() or 1
-    return min(_MOST, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    left = cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1  # one computes
+    return min(_MOST, left) if left > 1 else 0
 
 
 def _by_processes(

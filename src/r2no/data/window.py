@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from r2no import ranks
 from r2no._repr import brief_repr, named_units
@@ -126,6 +127,11 @@ class Window(NamedTuple):
     def __repr__(self) -> str:
         return brief_repr(self)
 
+    def first(self, number: int) -> "Window":
+        """So many windows of a batch."""
+        parts = (None if part is None else part[:number] for part in self)
+        return Window(*parts)  # type: ignore[arg-type]
+
     def to(self, device: torch.device) -> "Window":
         """The same on another device."""
         if self.history.device == device:
@@ -221,15 +227,18 @@ def gather(windows: Windows, numbers: Sequence[int]) -> Window:
 
 
 def collate(windows: Sequence[Window]) -> Window:
-    """Stack windows along a new batch axis; a window without a mask counts as fully measured."""
-    history = torch.stack([window.history for window in windows])
-    target = torch.stack([window.target for window in windows])
+    """Stack windows along a new batch axis; a window without a mask counts as fully measured.
+
+    PyTorch's own function stacks; in its worker processes right into memory that is shared.
+    """
+    history = default_collate([window.history for window in windows])
+    target = default_collate([window.target for window in windows])
     if all(window.mask is None for window in windows):
         return Window(history, target, None)
     masks = [
         torch.ones_like(w.target, dtype=torch.bool) if w.mask is None else w.mask for w in windows
     ]
-    return Window(history, target, torch.stack(masks))
+    return Window(history, target, default_collate(masks))
 
 
 def batches(

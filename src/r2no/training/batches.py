@@ -51,6 +51,7 @@ class TrainingBatches:
             self.windows.set_epoch(epoch)
         self._epoch = epoch
         window = gather(self.windows, numbers)
-        history, target = self.of_history(window.history), self.of_field(window.target)
-        start = None if self.cache is None else self.of_field(self.cache[numbers])
+        history = self.of_history.in_place(window.history)  # a batch is a copy
+        target = self.of_field.in_place(window.target)
+        start = None if self.cache is None else self.of_field.in_place(self.cache[numbers])
         return Batch(Window(history, target, window.mask), start)

@@ -34,8 +34,8 @@ class TrainSettings(Settings, frozen=True):
     workers: Workers = Field(
         default="auto",
         exclude=True,  # who reads, not what: runs go on with another number
-        description="Processes that read ahead; auto starts up to 4 for an accelerator, none on "
-        "the CPU.",
+        description="Processes that read ahead; auto starts up to 4 for an accelerator that has "
+        "the cores, none on the CPU.",
     )
 
     def model_post_init(self, context: Any, /) -> None:
