@@ -97,6 +97,13 @@ def moved(operator: Any, device: torch.device) -> Any:
     return operator.to(device) if isinstance(operator, nn.Module) else operator
 
 
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device; to CUDA by way of pinned memory, so that the host need not wait."""
+    if device.type == "cuda" and values.device.type == "cpu":
+        values = values.pin_memory()  # itself, if it was read into such memory
+    return values.to(device, non_blocking=device.type == "cuda")
+
+
 def answer(operator: Callable[[Tensor], Any], history: Tensor) -> Any:
     """What an operator answers, computed where its weights are, given back where ``history`` is.
 
@@ -158,36 +165,41 @@ def products(precision: Precision, device: torch.device) -> Iterator[None]:
             part.allow_tf32 = allowed
 
 
+#: What memory errors without a type of their own say: MPS, and the CPU.
+_FULL = ("out of memory", "can't allocate memory", "not enough memory")
+
+
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether a device ran out of memory; MPS says so in words only."""
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "out of memory" in str(error)
-    )
+    """Whether a device, or the CPU, ran out of memory; not if that was named already."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return not isinstance(error, DeviceMemoryError)
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in _FULL)
 
 
 @contextlib.contextmanager
 def memory_named(
-    size: int, attempt: Callable[[int], Any], *, setting: str = "batch_size"
+    size: int, attempt: Callable[[int], Any], *, remedy: str = "set `batch_size` to {fits}"
 ) -> Iterator[None]:
     """Turn running out of memory into an error that says how many windows would fit.
 
-    ``attempt`` does the same work on so many windows; it is tried with ever fewer.
+    ``attempt`` does the same work on so many windows; it is tried with ever fewer. It may leave
+    sums wrong, since they come to nothing. ``remedy`` is what to do with the number.
     """
     try:
         yield
         return
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         if not ran_out_of_memory(error):
             raise
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
     fits = _fitting(size // 2, attempt)
-    remedy = (
-        f"{fits} would fit: set `{setting}` to {fits}"
+    advice = (
+        f"{fits} would fit: {remedy.format(fits=fits)}"
         if fits
         else "Not even one fits: take a smaller network, or another device"
     )
     raise DeviceMemoryError(
-        f"A batch of {size} windows does not fit into the device's memory ({reason}). {remedy}."
+        f"A batch of {size} windows does not fit into memory ({reason}). {advice}."
     )
 
 
@@ -196,7 +208,7 @@ def _fitting(size: int, attempt: Callable[[int], Any]) -> int:
     while size > 0:
         try:
             attempt(size)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not ran_out_of_memory(error):
                 raise
         else:

@@ -111,21 +111,33 @@ def score(
     check_shareable(observers)
     if device is not None:
         windows = Placed(windows, devices.of_sums(device))
+
+    def show(numbers: range, window: Window) -> None:
+        for observer in observers:
+            observer.begin(numbers, window)
+        for name, forecast in forecaster(numbers, window, watch):
+            for observer in observers:
+                observer.forecast(name, forecast)
+        for observer in observers:
+            observer.end()
+
     with reporter.step(title, len(windows)) as step:
         for numbers, window in batches(windows, batch_size, shared=True):
             watch.charge("data")
-            for observer in observers:
-                observer.begin(numbers, window)
-            for name, forecast in forecaster(numbers, window, watch):
-                for observer in observers:
-                    observer.forecast(name, forecast)
-            for observer in observers:
-                observer.end()
+            with devices.memory_named(len(numbers), fewer(show, numbers, window)):
+                show(numbers, window)
             watch.charge("readouts")
             step.advance(len(numbers))
     for observer in observers:
         _add_up(observer)
     return watch.seconds
+
+
+def fewer(
+    work: Callable[[range, Window], Any], numbers: range, window: Window
+) -> Callable[[int], Any]:
+    """The same work on so many windows of a batch."""
+    return lambda size: work(numbers[:size], window.first(size))
 
 
 def check_shareable(observers: Sequence[Observer]) -> None:

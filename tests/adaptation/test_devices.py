@@ -1,6 +1,7 @@
 """The whole chain on a pretend accelerator, with CUDA's rules and with those of MPS."""
 
 import copy
+import dataclasses
 import itertools
 import json
 import threading
@@ -16,9 +17,9 @@ from r2no import devices
 from r2no.adaptation import readouts, score_readouts
 from r2no.data.window import Chosen, Placed, batches
 from r2no.ensemble import GramAccumulator
-from r2no.errors import DataError, DeviceError
+from r2no.errors import DataError, DeviceError, DeviceMemoryError
 from r2no.settings import changed
-from r2no.training import Persistence, TrainSettings
+from r2no.training import Persistence, TrainSettings, cached_source
 
 SETTINGS = changed(
     LARGER,
@@ -224,3 +225,30 @@ def test_forecasts_of_the_source_are_kept_dropped_or_bounded(splits, tmp_path, m
     r2no.adapt(Network(), splits["train"], splits["fit"], settings=settings, folder=tmp_path)
     sizes = [path.stat().st_size for path in (tmp_path / "source").glob("h0-*.npy")]
     assert len(sizes) == left, sizes
+
+
+class Hungry(Network):
+    """A source that needs more memory for each window than all else does."""
+
+    def forward(self, history):
+        wide = history.new_ones(len(history), 3_000).sum(1)
+        return super().forward(history) + 0 * wide[:, None, None, None, None]
+
+
+ROOM = 4 * 3_000 * 2  # bytes: two windows of that source, and any window itself
+
+
+@pytest.mark.parametrize("stage", ["h0", "predict", "evaluate"])
+def test_too_little_memory_names_what_fits_in_every_stage(stage, splits, on_cpu, tmp_path):
+    windows = splits["test"]
+    with pretend.accelerator():
+        model = dataclasses.replace(copy.deepcopy(on_cpu), source=Hungry()).to("pretend")
+    work = {
+        "h0": lambda: cached_source(model.source, windows, tmp_path, batch_size=4),
+        "predict": lambda: model.predict(torch.stack([windows[n].history for n in range(4)])),
+        "evaluate": lambda: model.evaluate(windows, batch_size=4),
+    }
+    remedy = "predict 2 at a time" if stage == "predict" else "set `batch_size` to 2"
+    named = pytest.raises(DeviceMemoryError, match=f"batch of 4 .* 2 would fit: {remedy}")
+    with pretend.accelerator(memory=ROOM), named:
+        work[stage]()

@@ -14,6 +14,7 @@ from r2no import backbones
 from r2no.cli.main import app
 from r2no.errors import ConfigError, EmptySplitError, FileDamagedError, FingerprintError
 from r2no.realpdebench import RealPDEBench
+from r2no.training import batches
 
 FAST = ["--updates", 4, "--batch-size", 4, "--eval-batch-size", 8, "--validations", 2]
 SMALL = [*FAST, "--lr", 1e-3, "--small"]
@@ -177,18 +178,17 @@ class Stop:
 def test_interrupted_run_ends_in_the_same_bytes(stage, trained, tiny, tmp_path, r2no, monkeypatch):
     source = ["--data", tiny / "arrow", "--source", trained / "checkpoint.safetensors"]
     if stage == "train":
-        module, file = "backbone", "checkpoint.safetensors"
+        file = "checkpoint.safetensors"
         names = ["--system", "cylinder", "--backbone", "fno", "--paradigm", "finetune"]
         command = ["bench", "train", *names, *source, *SMALL]
     else:
-        module, file = "repair", "model.r2no/ensemble.safetensors"
+        file = "model.r2no/ensemble.safetensors"
         command = ["bench", "adapt", *source, "--members", 2, *REPAIR]
     r2no(*command, "--out", tmp_path / "whole")
     cut = [*command, "--out", tmp_path / "cut"]
     with monkeypatch.context() as patch:
-        name = f"r2no.training.{module}"
-        gather = __import__(name, fromlist=["gather"]).gather
-        patch.setattr(f"{name}.gather", Stop(gather, calls=4 if stage == "adapt" else 3))
+        stop = Stop(batches.gather, calls=4 if stage == "adapt" else 3)
+        patch.setattr(batches, "gather", stop)
         stopped = CliRunner().invoke(app, [str(item) for item in cut])
         assert stopped.exit_code != 0
     assert list((tmp_path / "cut").rglob("state.safetensors"))

@@ -9,7 +9,7 @@ from tests.support.adapting import own_operator
 from tests.support.waves import travelling_wave
 from torch import nn
 
-from r2no import backbones
+from r2no import backbones, devices
 from r2no.data import ArrayWindows, Normaliser
 from r2no.errors import DeviceMemoryError
 from r2no.training import PhysicalOperator, TrainSettings, optimise, train_operator
@@ -122,6 +122,17 @@ def test_too_little_memory_names_the_batch_that_fits(tmp_path):
         pytest.raises(DeviceMemoryError, match=r"batch of 5 .* 2 would fit: set `batch_size` to 2"),
     ):
         problem.run(tmp_path)
+
+
+def test_too_little_memory_of_the_cpu_names_the_batch_that_fits_too():
+    def work(windows):
+        return torch.empty(2 ** (60 if windows > 2 else 4), dtype=torch.uint8)
+
+    with (
+        pytest.raises(DeviceMemoryError, match=r"batch of 5 .* 2 would fit: set `batch_size` to 2"),
+        devices.memory_named(5, work),
+    ):
+        work(5)
 
 
 def test_weights_loaded_after_a_move_bring_their_normalisers():

@@ -5,6 +5,7 @@ in a file while the scale is chosen, then counted by it (M14).
 """
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from r2no import ranks, storage
+from r2no import devices, ranks, storage
 from r2no.adaptation.model import AdaptedModel
 from r2no.data.window import Windows, collate
 from r2no.ensemble import HeldOut
@@ -83,11 +84,15 @@ class _Task:
                 rows = torch.isin(self._groups, score).nonzero()[:, 0]
                 for number, part in enumerate(rows.split(size)):
                     if number % ranks.world_size() == ranks.rank():
-                        sizes[part.numpy()] = self._sizes(part, spread)
+                        with devices.memory_named(len(part), self._attempt(part, spread)):
+                            sizes[part.numpy()] = self._sizes(part, spread)
                         self._mine.append(part.tolist())
                     step.advance(len(part))
         ranks.add_up(self._totals, self._counts, self._features)
         return sizes
+
+    def _attempt(self, rows: Tensor, spread: CellWeights) -> Callable[[int], np.ndarray]:
+        return lambda size: self._sizes(rows[:size], spread)
 
     def _sizes(self, rows: Tensor, spread: CellWeights) -> np.ndarray:
         """Those of a batch, added to the sums of their groups."""

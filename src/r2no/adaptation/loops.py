@@ -19,6 +19,7 @@ from r2no.data.window import Window, Windows, batches
 from r2no.ensemble import ColumnSpectra, DepthErrors, GramAccumulator, GramSums
 from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairUNet, repair_steps
+from r2no.scoring import fewer
 from r2no.training import SourceCache
 
 
@@ -112,14 +113,19 @@ def gather_sums(
 
     Returns the sums for each exponent of the window weight.
     """
+
+    def add(numbers: range, window: Window) -> None:
+        source = cache[numbers].to(window.target.device)
+        part = accumulator.begin(source, window.target, window.mask)
+        for label, forecast in group_forecasts(groups, window.history, source):
+            part.put(label, forecast)
+        _roll_out(loops, window, source, part, errors)
+        accumulator.add(group[list(numbers)])
+
     with reporter.step(title, len(windows)) as step:
         for numbers, window in batches(windows, batch_size, shared=True):
-            source = cache[numbers].to(window.target.device)
-            part = accumulator.begin(source, window.target, window.mask)
-            for label, forecast in group_forecasts(groups, window.history, source):
-                part.put(label, forecast)
-            _roll_out(loops, window, source, part, errors)
-            accumulator.add(group[list(numbers)])
+            with devices.memory_named(len(numbers), fewer(add, numbers, window)):
+                add(numbers, window)
             step.advance(len(numbers))
     counted = torch.tensor([errors.windows])
     totals = accumulator.collected()

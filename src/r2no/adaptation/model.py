@@ -125,6 +125,7 @@ class AdaptedModel:
             ConfigError: for a coverage that is not between 0 and 1.
             NotFittedError: if the model has no bands.
             EmptySplitError: if its fit held out too few blocks for this coverage.
+            DeviceMemoryError: if so many windows do not fit, with how many do.
 
         Warns:
             RangeWarning: if values are of another size than those of the fit, with the factor
@@ -144,7 +145,12 @@ class AdaptedModel:
             probe=self.probe,
             stacklevel=4,  # the caller, beyond no_grad
         )
-        forecast = self.forecast(values)
+        with devices.memory_named(
+            len(values),
+            lambda size: self.forecast(values[:size]),
+            remedy="predict {fits} at a time (`batch_size` of `write_predictions`)",
+        ):
+            forecast = self.forecast(values)
         if half_widths is None:
             return found.restore(forecast)
         return prediction(forecast, half_widths, self.familiar(values), found.restore, coverage)
@@ -352,20 +358,29 @@ class AdaptedModel:
         statistics = [part for one in of for part in (one.shift, one.scale)]
         return storage.fingerprint(states, statistics, self.loops.step_size)
 
-    def evaluate(self, windows: Windows, *, reporter: Reporter = SILENT) -> dict[str, float]:
-        """All metrics over a split, on the measured channels."""
+    def evaluate(
+        self, windows: Windows, *, batch_size: int | None = None, reporter: Reporter = SILENT
+    ) -> dict[str, float]:
+        """All metrics over a split, on the measured channels.
+
+        Args:
+            windows: The split.
+            batch_size: Windows per batch; default as in the settings.
+            reporter: Where progress is shown.
+        """
         checks.instance("windows", windows, Windows)  # type: ignore[type-abstract]
         if windows.fields.channels != self.fields.channels:
             raise ShapeError(
                 f"`windows` must have the model's channels {self.fields.channels}, but has "
                 f"{windows.fields.channels}. Give them in this order and under these names."
             )
-        metrics, size = Metrics(self.fields.measured), self.settings.batch_size
+        metrics = Metrics(self.fields.measured)
+        size = self.settings.batch_size if batch_size is None else batch_size
         score(
             lambda numbers, window, watch: [("model", self.forecast(window.history))],
             windows,
             [metrics],
-            batch_size=size,
+            batch_size=checks.whole("batch_size", size),
             device=self.device,
             reporter=reporter,
         )

@@ -22,6 +22,9 @@ def evaluate(
         bool, typer.Option(help="Import the factory, or open the program, the artifact names.")
     ] = False,
     device: options.Device = "auto",
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Windows at a time; default as the artifact says.")
+    ] = None,
 ) -> None:
     """Score an artifact, its source and persistence on a split, and print JSON.
 
@@ -34,7 +37,12 @@ def evaluate(
 
     check_exists(artifact, "There is no artifact")
     found = evaluate_own(
-        artifact, name=split, trust_source=trust_source, device=device, reporter=Reporter()
+        artifact,
+        name=split,
+        trust_source=trust_source,
+        device=device,
+        batch_size=batch_size,
+        reporter=Reporter(),
     )
     if output is not None:
         storage.write_json(output, found)

@@ -83,6 +83,13 @@ class Normaliser:
         shift, scale = self._leading(values)
         return (values - shift) / scale
 
+    def in_place(self, values: Tensor) -> Tensor:
+        """The same numbers written over ``values``, where its precision holds them."""
+        shift, scale = self._leading(values)
+        if torch.result_type(values, shift) != values.dtype:
+            return self(values)
+        return values.sub_(shift).div_(scale)
+
     def inverse(self, values: Tensor) -> Tensor:
         """Normalised to physical units."""
         shift, scale = self._leading(values)

@@ -1,9 +1,8 @@
 """Window and its metadata: what every data set in r2no yields, and what its channels are."""
 
+import contextlib
 import math
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -11,14 +10,15 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from r2no import ranks
 from r2no._repr import brief_repr, named_units
 from r2no._types import Grid
+from r2no.data.ahead import ahead
+from r2no.devices import CPU, sent
 from r2no.errors import ConfigError, EmptySplitError, ShapeError
 from r2no.storage import fingerprint
-
-_AHEAD = 2  # batches that are read while an accelerator computes
 
 
 @dataclass(frozen=True)
@@ -127,19 +127,17 @@ class Window(NamedTuple):
     def __repr__(self) -> str:
         return brief_repr(self)
 
+    def first(self, number: int) -> "Window":
+        """So many windows of a batch."""
+        parts = (None if part is None else part[:number] for part in self)
+        return Window(*parts)  # type: ignore[arg-type]
+
     def to(self, device: torch.device) -> "Window":
         """The same on another device."""
         if self.history.device == device:
             return self
-        parts = (None if part is None else _sent(part, device) for part in self)
+        parts = (None if part is None else sent(part, device) for part in self)
         return Window(*parts)  # type: ignore[arg-type]
-
-
-def _sent(values: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device; to CUDA by way of pinned memory, so that the host need not wait."""
-    if device.type == "cuda" and values.device.type == "cpu":
-        values = values.pin_memory()
-    return values.to(device, non_blocking=device.type == "cuda")
 
 
 @runtime_checkable
@@ -229,15 +227,18 @@ def gather(windows: Windows, numbers: Sequence[int]) -> Window:
 
 
 def collate(windows: Sequence[Window]) -> Window:
-    """Stack windows along a new batch axis; a window without a mask counts as fully measured."""
-    history = torch.stack([window.history for window in windows])
-    target = torch.stack([window.target for window in windows])
+    """Stack windows along a new batch axis; a window without a mask counts as fully measured.
+
+    PyTorch's own function stacks; in its worker processes right into memory that is shared.
+    """
+    history = default_collate([window.history for window in windows])
+    target = default_collate([window.target for window in windows])
     if all(window.mask is None for window in windows):
         return Window(history, target, None)
     masks = [
         torch.ones_like(w.target, dtype=torch.bool) if w.mask is None else w.mask for w in windows
     ]
-    return Window(history, target, torch.stack(masks))
+    return Window(history, target, default_collate(masks))
 
 
 def batches(
@@ -257,26 +258,12 @@ def batches(
         ranks.check_enough(len(windows))
         starts = ranks.share(starts)
     parts = [range(start, min(start + batch_size, len(windows))) for start in starts]
-    if isinstance(windows, Placed) and windows.device.type != "cpu":
-        yield from _read_ahead(windows, parts)
-        return
-    for numbers in parts:
-        yield numbers, gather(windows, numbers)
-
-
-def _read_ahead(windows: Placed, parts: Sequence[range]) -> Iterator[tuple[range, Window]]:
-    """Batches in order, the next ones read by a thread while the device computes."""
-
-    def read(numbers: range) -> Window:
-        return collate([windows[number] for number in numbers])
-
-    pool = ThreadPoolExecutor(1, thread_name_prefix="r2no-reader")
-    try:
-        waiting = deque(pool.submit(read, numbers) for numbers in parts[:_AHEAD])
-        for place, numbers in enumerate(parts):
-            batch = waiting.popleft().result()
-            if place + _AHEAD < len(parts):
-                waiting.append(pool.submit(read, parts[place + _AHEAD]))
-            yield numbers, batch.to(windows.device)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    device = windows.device if isinstance(windows, Placed) else None
+    read = ahead(
+        lambda numbers: collate([windows[number] for number in numbers]),
+        [(numbers,) for numbers in parts],
+        device=device or CPU,
+    )
+    with contextlib.closing(read):
+        for numbers, batch in zip(parts, read, strict=True):
+            yield numbers, batch if device is None else batch.to(device)

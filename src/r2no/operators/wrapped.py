@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from r2no import devices
 from r2no._types import Field, History, Operator
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
@@ -90,9 +91,9 @@ class WrappedOperator(nn.Module):
         packed = self.layout.pack(values)
         try:
             answer = self.network(packed)
-        except torch.OutOfMemoryError:
-            raise
         except _COMPLAINTS as error:
+            if devices.ran_out_of_memory(error):
+                raise
             raise self._refused(packed, error) from error
         forecast = self._unpacked(answer)
         return forecast if normaliser is None else normaliser[1].inverse(forecast)

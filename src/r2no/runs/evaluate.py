@@ -1,5 +1,6 @@
 """Score an artifact of an adaptation of one's own on a split of its data."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from r2no.errors import ConfigError
 from r2no.progress import SILENT, Reporter
 from r2no.runs.config import OwnConfig
 from r2no.runs.task import open_measurements, open_source, split
+from r2no.settings import changed
 from r2no.training import Persistence
 
 
@@ -21,11 +23,13 @@ def evaluate_own(
     name: str = "test",
     trust_source: bool = False,
     device: str = "auto",
+    batch_size: int | None = None,
     reporter: Reporter = SILENT,
 ) -> dict[str, Any]:
     """Scores of persistence, source and model on a split of the data the artifact was made from.
 
-    The data are read anew; a fingerprint other than the artifact's is reported, not refused.
+    ``batch_size`` is that of the artifact's settings unless it is given. The data are read anew; a
+    fingerprint other than the artifact's is reported, not refused.
 
     Raises:
         ConfigError: for another name, or an artifact that ``r2no adapt`` did not make, since only
@@ -46,6 +50,8 @@ def evaluate_own(
     if config.source.kind == "forecasts":
         source = open_source(config, splits)
     model = load(folder, source, trust_source=trust_source, device=device)
+    if batch_size is not None:
+        model = replace(model, settings=changed(model.settings, batch_size=batch_size))
     reporter.say(f"Computing on {devices.describe(model.device)}.")
     windows: Windows = getattr(splits, name)
     return {

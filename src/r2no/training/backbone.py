@@ -5,9 +5,10 @@ from torch import Tensor, nn
 from r2no import devices, storage
 from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Windows, batches, gather
+from r2no.data.window import Windows, batches
 from r2no.progress import SILENT, Reporter
 from r2no.scoring import Metrics, NormalisedError, mean_square, score
+from r2no.training.batches import Batch, TrainingBatches
 from r2no.training.config import TrainSettings
 from r2no.training.engine import TrainResult, optimise
 from r2no.training.operator import PhysicalOperator
@@ -44,11 +45,11 @@ def train_operator(
     normalise = operator.history_normaliser, operator.target_normaliser
     device = normalise[0].shift.device
 
-    def loss(numbers: list[int]) -> tuple[Tensor, dict[str, Tensor]]:
-        window = gather(train, numbers).to(device)
+    def loss(batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        window = batch.to(device).window
         with devices.precise(precision, device):
-            answer = operator.network(normalise[0](window.history))
-        error = answer - normalise[1](window.target)
+            answer = operator.network(window.history)
+        error = answer - window.target
         value = mean_square(error[..., channels], window, channels)
         return value, {"loss": value}
 
@@ -75,7 +76,7 @@ def train_operator(
         folder=folder,
         title=title,
         reporter=reporter,
-        on_epoch=getattr(train, "set_epoch", None),  # new masks and noise in each epoch
+        read=TrainingBatches(train, *normalise),
         precision=precision,
         alike=[value for each in normalise for value in (each.shift, each.scale)],
     )

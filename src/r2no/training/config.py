@@ -1,11 +1,14 @@
 """Frozen settings shared by both trainings."""
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from r2no.settings import Settings
+
+#: Processes that read ahead: so many, or as many as pay.
+Workers = Annotated[int, Field(ge=0)] | Literal["auto"]
 
 
 class TrainSettings(Settings, frozen=True):
@@ -28,6 +31,12 @@ class TrainSettings(Settings, frozen=True):
     )
     validations: int | None = Field(default=None, ge=1, description="Default: one per epoch.")
     seed: int = Field(default=42, description="Seed of weights and order of windows.")
+    workers: Workers = Field(
+        default="auto",
+        exclude=True,  # who reads, not what: runs go on with another number
+        description="Processes that read ahead; auto starts up to 4 for an accelerator that has "
+        "the cores, none on the CPU.",
+    )
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse contradictory lengths."""

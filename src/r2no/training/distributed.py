@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from r2no import ranks
 
-#: Loss of a batch of window numbers, with terms to log.
-LossFunction = Callable[[list[int]], tuple[Tensor, Mapping[str, Tensor]]]
+#: Loss of a batch, as it was read, with terms to log.
+LossFunction = Callable[[Any], tuple[Tensor, Mapping[str, Tensor]]]
 
 
 class Gradients:
@@ -28,20 +28,27 @@ class Gradients:
         if ranks.world_size() > 1:
             self._loss = DistributedDataParallel(_Step(module, loss), find_unused_parameters=True)
 
-    def __call__(self, numbers: list[int]) -> tuple[float, dict[str, float]]:
-        """Leave the gradients in the parameters; returns the loss of the whole batch, and terms."""
-        mine = list(ranks.share(numbers))
-        weight = len(mine) / len(numbers)
-        with synchronised(self._module, counts=bool(mine)):
-            loss, terms = self._loss(mine or numbers[:1])
+    def __call__(self, batch: Any, numbers: list[int]) -> tuple[float, dict[str, float]]:
+        """Leave the gradients in the parameters; returns the loss of the whole batch, and terms.
+
+        ``batch`` is what was read of this process's share of the ``numbers`` (:func:`own_share`).
+        """
+        weight = len(ranks.share(numbers)) / len(numbers)
+        with synchronised(self._module, counts=weight > 0):
+            loss, terms = self._loss(batch)
             (loss * (weight * ranks.world_size())).backward()  # which are averaged
         values = torch.stack([loss, *terms.values()]).tolist()  # waits for a GPU once
         total = ranks.weighted(dict(zip(("", *terms), values, strict=True)), weight)
         return total.pop(""), total
 
-    def attempt(self, numbers: list[int]) -> None:
+    def attempt(self, batch: Any) -> None:
         """The work of a batch of this process alone, for nothing but to see whether it fits."""
-        self._own(numbers)[0].backward()
+        self._own(batch)[0].backward()
+
+
+def own_share(numbers: list[int]) -> list[int]:
+    """The windows of a batch that this process computes; see :class:`Gradients`."""
+    return list(ranks.share(numbers)) or numbers[:1]
 
 
 class _Step(nn.Module):
@@ -57,8 +64,8 @@ class _Step(nn.Module):
         self.module, self._loss = module, loss
         self.idle = nn.Parameter(next(module.parameters()).new_zeros(1))
 
-    def forward(self, numbers: list[int]) -> tuple[Tensor, Mapping[str, Tensor]]:
-        return self._loss(numbers)
+    def forward(self, batch: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
+        return self._loss(batch)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ may differ in its last bits on another machine, initial weights and normalisers,
 tolerance, so a run also goes on there.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -24,11 +25,12 @@ from torch import Tensor, nn
 from r2no import devices, ranks, storage
 from r2no._repr import brief_repr
 from r2no._types import Number, PathLike
+from r2no.data.ahead import ahead
 from r2no.errors import EmptySplitError, FingerprintError, NonFiniteError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
 from r2no.training.config import TrainSettings
-from r2no.training.distributed import Gradients, LossFunction
+from r2no.training.distributed import Gradients, LossFunction, own_share
 
 _STATE, _BEST, _LOG = "state.safetensors", "best.safetensors", "log"
 _FORMAT = "r2no.training/2"
@@ -37,6 +39,8 @@ _SAVE_SHARE = 20  # training lasts at least so many times as long as saving
 
 #: Score of the current weights, lower is better, alone or with other scores to log.
 Validation = Callable[[], float | tuple[float, Mapping[str, float]]]
+#: Reads the windows with these numbers in an epoch; a function of the two, in whatever process.
+Read = Callable[[list[int], int], Any]
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,35 @@ def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
     return torch.randperm(size, generator=generator).tolist()
 
 
+def _numbers(numbers: list[int], epoch: int) -> list[int]:
+    """The reader of a loss that reads by itself."""
+    return numbers
+
+
+@dataclass
+class _Plan:
+    """The windows of each update, a pure function of the settings, known as far ahead as asked."""
+
+    size: int
+    settings: TrainSettings
+    per_epoch: int
+    _orders: dict[int, list[int]] = field(default_factory=dict)
+
+    def __call__(self, update: int) -> tuple[list[int], int]:
+        """Numbers of the windows, and the epoch."""
+        epoch, position = divmod(update, self.per_epoch)
+        if epoch not in self._orders:
+            kept = {known: order for known, order in self._orders.items() if known == epoch - 1}
+            self._orders = kept | {epoch: epoch_order(self.size, self.settings.seed, epoch)}
+        start = position * self.settings.batch_size
+        return self._orders[epoch][start : start + self.settings.batch_size], epoch
+
+    def own(self, update: int) -> tuple[list[int], int]:
+        """As above, of which this process reads its share."""
+        numbers, epoch = self(update)
+        return own_share(numbers), epoch
+
+
 def optimise(
     module: nn.Module,
     loss: LossFunction,
@@ -83,7 +116,7 @@ def optimise(
     title: str = "training",
     reporter: Reporter = SILENT,
     save_seconds: Number = 5.0,
-    on_epoch: Callable[[int], None] | None = None,
+    read: Read | None = None,
     alike: Sequence[Tensor] = (),
     precision: devices.Precision = "float32",
 ) -> TrainResult:
@@ -91,7 +124,7 @@ def optimise(
 
     Args:
         module: Trained in place; a run that goes on must begin with the same weights.
-        loss: Loss of a batch of window numbers, averaged over the batch.
+        loss: Loss of a batch as ``read`` gives it, averaged over its windows.
         validate: Score of the current weights, lower is better; runs in evaluation mode. Other
             scores may come with it, as a pair, and go to the log.
         settings: How to optimise.
@@ -101,13 +134,15 @@ def optimise(
         title: Shown with the progress.
         reporter: Where progress is shown.
         save_seconds: Time between two saves of the state, longer where saving itself is slow.
-        on_epoch: Told the number of each epoch before its first batch, also after a resume.
+        read: Reads the windows with these numbers in this epoch, ahead of their use, in other
+            processes too (``settings.workers``); without it ``loss`` gets the numbers.
         alike: Tensors that must be the same, but for rounding, for a run to go on.
         precision: How gradients multiply; ``loss`` itself decides how it does.
 
     Raises:
         NonFiniteError: if the loss or a score stops being finite.
         FingerprintError: if the folder belongs to another run.
+        ProcessError: if a process that reads ahead is lost; the folder keeps the last good state.
     """
     if size == 0:
         raise EmptySplitError("The training split holds no windows. Give at least one trajectory.")
@@ -125,7 +160,7 @@ def optimise(
             state = _resume(folder, key, begin, module, optimiser)
             gradients = Gradients(module, loss)
             parts = (module, optimiser, gradients, validate, settings, size, key, begin, folder)
-            _Run(*parts, state, on_epoch).advance(title, reporter, save_seconds)
+            _Run(*parts, state, read or _numbers).advance(title, reporter, save_seconds)
     ranks.barrier()
     best, _ = storage.load_tensors(folder / _BEST)
     module.load_state_dict(best)
@@ -145,7 +180,7 @@ class _Run:
     begin: Tensor
     folder: Path
     state: _State
-    on_epoch: Callable[[int], None] | None
+    read: Read
 
     def advance(self, title: str, reporter: Reporter, save_seconds: Number) -> None:
         """Run the updates that are left."""
@@ -153,19 +188,21 @@ class _Run:
         per_epoch = -(-self.size // settings.batch_size)
         total, every = settings.total_updates(per_epoch), settings.validate_every(per_epoch)
         last_save, pause = time.monotonic(), save_seconds
-        order: tuple[int, list[int]] = (-1, [])
         if state.update >= total:
             return
-        with reporter.step(title, total) as step:
+        plan = _Plan(self.size, settings, per_epoch)
+        reads = self.read is not _numbers
+        batches = ahead(
+            self.read,
+            (plan.own(update) for update in range(state.update, total)),
+            workers=settings.workers if reads else 0,
+            device=_place(self.module) if reads else devices.CPU,
+            say=reporter.say,
+        )
+        with reporter.step(title, total) as step, contextlib.closing(batches):
             step.advance(state.update)
             while state.update < total:
-                epoch, position = divmod(state.update, per_epoch)
-                if order[0] != epoch:
-                    order = (epoch, epoch_order(self.size, settings.seed, epoch))
-                    if self.on_epoch is not None:
-                        self.on_epoch(epoch)
-                start = position * settings.batch_size
-                self._update(order[1][start : start + settings.batch_size], per_epoch)
+                self._update(next(batches), plan, per_epoch)
                 state.update += 1
                 validated = state.update % every == 0 or state.update == total
                 if validated:
@@ -177,14 +214,15 @@ class _Run:
                     pause = max(save_seconds, _SAVE_SHARE * (last_save - begun))
                 step.advance(1, self._note())
 
-    def _update(self, numbers: list[int], per_epoch: int) -> None:
+    def _update(self, batch: Any, plan: "_Plan", per_epoch: int) -> None:
         """One step of the optimiser on a batch, of which each rank takes its share."""
+        numbers, epoch = plan(self.state.update)
         self.module.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.settings.lr_at(self.state.update, per_epoch)
         self.optimiser.zero_grad(set_to_none=True)
-        with devices.memory_named(len(numbers), self._attempt(numbers)):
-            loss, terms = self.gradients(numbers)
+        with devices.memory_named(len(numbers), self._attempt(numbers, epoch)):
+            loss, terms = self.gradients(batch, numbers)
         self.state.losses.append(loss)
         if not math.isfinite(loss):
             raise NonFiniteError(
@@ -199,12 +237,12 @@ class _Run:
             self.state.sums[name] = self.state.sums.get(name, 0.0) + value
         self.state.counted += 1
 
-    def _attempt(self, numbers: list[int]) -> Callable[[int], None]:
+    def _attempt(self, numbers: list[int], epoch: int) -> Callable[[int], None]:
         """A step on fewer windows, to see whether it fits into memory."""
 
         def attempt(size: int) -> None:
             self.optimiser.zero_grad(set_to_none=True)
-            self.gradients.attempt(numbers[:size])
+            self.gradients.attempt(self.read(numbers[:size], epoch))
 
         return attempt
 

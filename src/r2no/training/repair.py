@@ -8,10 +8,11 @@ from torch import Tensor
 from r2no import devices, storage
 from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Window, Windows, gather
+from r2no.data.window import Window, Windows
 from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairObjective, RepairUNet, repair_steps
 from r2no.scoring import Rmse, Watch, score
+from r2no.training.batches import Batch, TrainingBatches
 from r2no.training.config import TrainSettings
 from r2no.training.engine import TrainResult, optimise
 from r2no.training.source_cache import SourceCache
@@ -47,13 +48,14 @@ def train_repair(
     of_history, of_field = normalisers = (normalisers[0].to(device), normalisers[1].to(device))
     measured = windows.fields.measured
 
-    def loss(numbers: list[int]) -> tuple[Tensor, dict[str, Tensor]]:
-        window = gather(windows, numbers).to(device)
+    def loss(batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        window, start = batch.to(device)
+        assert start is not None
         terms = objective(
             module,
-            of_history(window.history),
-            of_field(cache[numbers].to(device)),
-            of_field(window.target),
+            window.history,
+            start,
+            window.target,
             measured=measured,
             mask=window.mask,
         )
@@ -68,6 +70,7 @@ def train_repair(
         lambda: final_rmse(module, fit, normalisers, objective, settings.batch_size),
         settings,
         size=len(windows),
+        read=TrainingBatches(windows, of_history, of_field, cache),
         key=key,
         folder=folder,
         title=title,

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from r2no import ranks, storage
+from r2no import devices, ranks, storage
 from r2no._types import Number, Operator, PathLike
 from r2no.data.window import Windows, batches, collate
 from r2no.errors import (
@@ -48,6 +48,10 @@ class SourceCache:
 
     def __repr__(self) -> str:
         return f"SourceCache('{self.path}')"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where the file is, not what was read of it: another process opens it again."""
+        return {**self.__dict__, "_values": None, "_checks": None, "_checked": set()}
 
     def __getitem__(self, numbers: list[int] | range) -> Tensor:
         """Predictions of the windows with these numbers; each is checked when first read."""
@@ -120,8 +124,9 @@ def cached_source(
 def _answers(source: Operator, windows: Windows, batch_size: int, start: int) -> np.ndarray:
     """The source's forecasts for the batch that begins with this window."""
     numbers = range(start, min(start + batch_size, len(windows)))
-    history = collate([windows[number] for number in numbers]).history
-    return _checked(source, history, _shape(windows))
+    history, shape = collate([windows[number] for number in numbers]).history, _shape(windows)
+    with devices.memory_named(len(numbers), lambda size: _checked(source, history[:size], shape)):
+        return _checked(source, history, shape)
 
 
 def bound_cache(folder: PathLike, most: Literal["keep", "drop"] | Number) -> None:

@@ -57,6 +57,7 @@ def adapt(
     cache: options.Cache = None,
     device: options.Device = None,
     precision: options.Precision = None,
+    workers: options.Workers = None,
 ) -> None:
     """Fit repair modules and a spectral ensemble on real windows, and save them.
 

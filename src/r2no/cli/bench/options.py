@@ -37,6 +37,10 @@ Device = Annotated[
 Precision = Annotated[
     str | None, typer.Option(help="How networks multiply: float32 (default), tf32 or bf16.")
 ]
+Workers = Annotated[
+    str | None,
+    typer.Option(help="Processes that read ahead in training: auto (default), 0, 2, ..."),
+]
 Seed = Annotated[int | None, typer.Option(help="Seed.")]
 Endpoint = Annotated[str | None, typer.Option(help="Another hub, such as a mirror.")]
 Revision = Annotated[str, typer.Option(help="Branch, tag or commit.")]

@@ -38,6 +38,9 @@ Beyond = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="Where to compute: auto, cpu, cuda:1, ...")]
 Precision = Annotated[str | None, typer.Option(help="float32 (default), tf32 or bf16.")]
+Workers = Annotated[
+    str | None, typer.Option(help="Processes that read ahead in training: auto (default), 0, 2.")
+]
 Forecasts = Annotated[
     str | None, typer.Option(help="Of the sources, on disk: keep (default), or drop once used.")
 ]
@@ -63,6 +66,7 @@ def run(
     batch_size: BatchSize = None,
     device: Device = None,
     precision: Precision = None,
+    workers: Workers = None,
     forecasts: Forecasts = None,
     accept: Accept = False,
     beyond: Beyond = False,

@@ -53,6 +53,7 @@ def train(
     cache: options.Cache = None,
     device: options.Device = None,
     precision: options.Precision = None,
+    workers: options.Workers = None,
 ) -> None:
     """Pretrain or finetune a backbone; options that are not given are the published ones.
 

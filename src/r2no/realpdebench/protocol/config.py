@@ -14,6 +14,7 @@ from r2no.realpdebench.protocol.presets import Preset, preset
 from r2no.realpdebench.systems import SYSTEMS
 from r2no.settings import valid
 from r2no.training import TrainSettings
+from r2no.training.config import Workers
 
 
 class BenchmarkConfig(BaseModel, frozen=True, extra="forbid"):
@@ -75,6 +76,9 @@ class TrainConfig(BenchmarkConfig, frozen=True, extra="forbid"):
     seed: int | None = None
     validations: int | None = None
     precision: Precision = Field(default="float32", exclude_if=lambda value: value == "float32")
+    workers: Workers = Field(
+        default="auto", exclude=True, description="Processes that read ahead in training."
+    )
 
     def check(self) -> None:
         """Refuse fields that contradict each other."""
@@ -128,6 +132,9 @@ class AdaptConfig(BenchmarkConfig, frozen=True, extra="forbid"):
     radial: int | None = None
     angular: int | None = None
     precision: Precision = Field(default="float32", exclude_if=lambda value: value == "float32")
+    workers: Workers = Field(
+        default="auto", exclude=True, description="Processes that read ahead in training."
+    )
 
     def check(self) -> None:
         """Refuse fields that contradict each other."""
@@ -137,7 +144,7 @@ class AdaptConfig(BenchmarkConfig, frozen=True, extra="forbid"):
 
     def settings(self) -> AdaptSettings:
         """The preset with this config's overrides."""
-        train = TrainSettings().model_dump()
+        train: dict[str, Any] = TrainSettings().model_dump() | {"workers": self.workers}
         train |= _given(lr=self.lr, batch_size=self.batch_size, epochs=self.epochs)
         if self.updates is not None:
             train |= {"epochs": None, "updates": self.updates, "schedule": "cosine_update"}

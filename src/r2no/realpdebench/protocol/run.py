@@ -18,6 +18,7 @@ from r2no.realpdebench.protocol.sources import (
 )
 from r2no.realpdebench.protocol.windows import check_operator, open_windows, read_through
 from r2no.runs.finish import ARTIFACT, SUMMARY, finish, summarise
+from r2no.settings import changed
 from r2no.training import (
     PhysicalOperator,
     TrainResult,
@@ -57,7 +58,7 @@ def _train(config: TrainConfig, reporter: Reporter) -> dict[str, Any]:
         operator,
         train,
         validation,
-        row.train_settings(),
+        changed(row.train_settings(), workers=config.workers),
         folder=work,
         measured_only=config.measured_only,
         validation_batch=row.eval_batch_size,

@@ -16,6 +16,7 @@ from r2no.realpdebench.study.studies import BACKBONES, SourceName
 from r2no.realpdebench.systems import SYSTEMS
 from r2no.settings import valid
 from r2no.training import TrainSettings
+from r2no.training.config import Workers
 
 _MINI_TRAIN = {
     "small": True,
@@ -60,6 +61,9 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
     accept: bool = Field(default=False, description="Use released files known not to work.")
     beyond: bool = Field(default=False, description="Also fit what the paper does not have.")
     device: str = Field(default="auto", exclude=True, description="Where to compute.")
+    workers: Workers = Field(
+        default="auto", exclude=True, description="Processes that read ahead in training."
+    )
     precision: Precision = Field(default="float32", description="How networks multiply.")
     forecasts: Literal["keep", "drop"] = Field(
         default="keep", exclude=True, description="The sources' forecasts after a pair is fitted."
@@ -108,7 +112,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
         common: dict[str, Any] = {"norm": self.norm, "checkpointing": self.checkpointing}
         cells: dict[str, Any] = {"extent": self.extent, "weight_exponent": self.weight_exponent}
         if self.preset == "paper":
-            repair = RepairSettings(**common)
+            repair = RepairSettings(train=TrainSettings(workers=self.workers), **common)
             ensemble = EnsembleSettings(cells="published", **cells)
         else:
             train = TrainSettings(
@@ -118,6 +122,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
                 lr=1e-3,
                 schedule="cosine_update",
                 validations=2,
+                workers=self.workers,
             )
             repair = RepairSettings(width=4, depth=2, steps=4, train=train, **common)
             ensemble = EnsembleSettings(cells="published", radial=16, angular=4, **cells)
@@ -145,7 +150,8 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
 
     def train(self, system: str, backbone: str, **more: Any) -> TrainConfig:
         """The published training of a backbone, or a very short one."""
-        values = self._reading(system, backbone) | {"precision": self.precision} | more
+        values = self._reading(system, backbone) | more
+        values |= {"precision": self.precision, "workers": self.workers}
         if self.preset == "mini":
             values |= _MINI_TRAIN
         elif backbone == "dpot_s" and more.get("paradigm") == "numerical":
