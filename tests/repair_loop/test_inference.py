@@ -12,7 +12,7 @@ from r2no import RepairUNet, repair
 from r2no.repair_loop import inference
 
 
-def module(padding="zeros", depth=2, width=4):
+def module(padding="zeros", depth=2, width=16):
     torch.manual_seed(0)
     made = RepairUNet(6, 6, width=width, depth=depth, padding=padding)
     history, estimate = fields()

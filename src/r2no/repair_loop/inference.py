@@ -24,6 +24,8 @@ from r2no._types import PaddingMode
 #: Products spent on up-sampling matrices per product of the convolution beyond which the exchange
 #: does not pay; matrix products run at about half the speed of convolutions.
 _MOST = 0.2
+#: Narrower modules take the plain levels: they are quick anyhow, and keep the bits of every device.
+_LEAST_WIDTH = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +188,8 @@ class Kept:
         ``parts`` are the types of which an unchanged module consists.
         """
         weights = list(module.parameters())
+        if module.width < _LEAST_WIDTH:  # type: ignore[operator]
+            return None
         if not _known(plane, weights) or not all(
             _as_built(part, parts) for part in module.modules()
         ):
