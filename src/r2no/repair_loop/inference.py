@@ -55,7 +55,7 @@ class _Convolution:
         padding = self.padding
         if padding and self.mode != "zeros":
             values, padding = F.pad(values, (padding,) * 4, mode=self.mode), 0
-        after = ("gelu", [], "none") if gelu else ("none", [], "")
+        after: tuple[str, list[float], str] = ("gelu", [], "none") if gelu else ("none", [], "")
         result: Tensor = torch.ops.mkldnn._convolution_pointwise(
             values, self.weight, self.bias, [padding] * 2, [1, 1], [1, 1], 1, *after
         )
@@ -135,7 +135,7 @@ def _pays(height: int, width: int, channels: int) -> bool:
 
 
 def _whole(conv: nn.Conv2d, size: Sequence[int]) -> _Convolution:
-    return _Convolution.of(conv.weight, conv.bias, size, conv.padding_mode)  # type: ignore[arg-type]
+    return _Convolution.of(conv.weight, conv.bias, size, conv.padding_mode)
 
 
 def _double(blocks: Any, size: Sequence[int]) -> tuple[_Convolution, _Convolution]:
@@ -187,7 +187,7 @@ class Kept:
 
         ``parts`` are the types of which an unchanged module consists.
         """
-        weights = list(module.parameters())
+        weights: list[Tensor] = list(module.parameters())
         if module.width < _LEAST_WIDTH:  # type: ignore[operator]
             return None
         if not _known(plane, weights) or not all(
@@ -219,7 +219,7 @@ def _known(plane: Tensor, weights: Sequence[Tensor]) -> bool:
         and not torch._C._functorch.is_functorch_wrapped_tensor(plane)
         and torch.autograd.forward_ad.unpack_dual(plane).tangent is None
         and torch.backends.mkldnn.is_available()
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
         and platform.machine().lower() in ("x86_64", "amd64")
         and plane.numel() > 0
         and all(

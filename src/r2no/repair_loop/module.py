@@ -159,7 +159,7 @@ class RepairUNet(nn.Module):
 
     def _network(self, shared: Tensor, plane: Tensor) -> Tensor:
         """The levels down and up, on planes."""
-        fast = self._kept and self._kept.levels(self, plane, _PARTS)
+        fast = None if self._kept is None else self._kept.levels(self, plane, _PARTS)
         if fast is not None:
             return fast(shared, plane)
         values = self.first.finish(shared + self.first.split(plane, self.history_channels))
