@@ -13,6 +13,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from r2no import checks, devices
 from r2no._types import PaddingMode
 from r2no.errors import ShapeError
+from r2no.repair_loop.inference import Kept
 
 
 class _ConvBlock(nn.Module):
@@ -118,6 +119,7 @@ class RepairUNet(nn.Module):
         self.last = nn.Conv2d(width, field_channels, 1)
         nn.init.xavier_uniform_(self.last.weight, gain=0.1)
         nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
+        self._kept: Kept | None = None  # of a folded module
         _channels_last(self)
 
     def __repr__(self) -> str:
@@ -157,6 +159,9 @@ class RepairUNet(nn.Module):
 
     def _network(self, shared: Tensor, plane: Tensor) -> Tensor:
         """The levels down and up, on planes."""
+        fast = None if self._kept is None else self._kept.levels(self, plane, _PARTS)
+        if fast is not None:
+            return fast(shared, plane)
         values = self.first.finish(shared + self.first.split(plane, self.history_channels))
         values = self.second(values)
         skips = []
@@ -169,11 +174,16 @@ class RepairUNet(nn.Module):
         return result
 
     def folded(self) -> "RepairUNet":
-        """A copy for evaluation with BatchNorm folded into the convolutions."""
+        """A copy for evaluation with BatchNorm folded into the convolutions.
+
+        On a CPU its levels are prepared once for many calls, see :mod:`r2no.repair_loop.inference`;
+        weights can still be loaded, changed and moved.
+        """
         fast = copy.deepcopy(self).eval().requires_grad_(False)
         for block in fast.modules():
             if isinstance(block, _ConvBlock):
                 block.fold()
+        fast._kept = Kept()
         return _channels_last(fast)
 
     def _plane(self, name: str, field: Tensor, channels: int) -> Tensor:
@@ -205,3 +215,16 @@ class RepairUNet(nn.Module):
         places = torch.arange(size + missing, device=plane.device)
         places = places % size if self.padding == "circular" else places.clamp(max=size - 1)
         return plane.index_select(axis, places)
+
+
+#: Of what a folded module consists; one with other parts computes by them alone.
+_PARTS = (
+    RepairUNet,
+    _FirstBlock,
+    _ConvBlock,
+    _Up,
+    nn.Sequential,
+    nn.ModuleList,
+    nn.Conv2d,
+    nn.Identity,
+)
