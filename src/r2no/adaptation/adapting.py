@@ -14,13 +14,9 @@ from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.calibrating import calibrated
 from r2no.adaptation.columns import resolved
 from r2no.adaptation.config import AdaptSettings
-from r2no.adaptation.fitting import (
-    check_adaptable,
-    fit_ensemble,
-    held_out_blocks,
-)
+from r2no.adaptation.fitting import check_adaptable, fit_ensemble, held_out_blocks
 from r2no.adaptation.groups import ColumnGroup, further_operators
-from r2no.adaptation.minutes import DEFAULT_MINUTES, adapt_within
+from r2no.adaptation.minutes import DEFAULT_MINUTES
 from r2no.adaptation.model import AdaptedModel
 from r2no.adaptation.task import Task, trajectories
 from r2no.data.normalise import Normaliser
@@ -29,10 +25,7 @@ from r2no.errors import ConfigError, EmptySplitError, GridMismatchError
 from r2no.progress import SILENT, Reporter
 from r2no.settings import changed
 from r2no.spectral import FourierCells
-from r2no.training import (
-    cached_source,
-)
-from r2no.training.source_cache import bound_cache
+from r2no.training import cached_source
 
 
 def adapt(
@@ -118,23 +111,7 @@ def adapt(
     reporter.say(f"Computing on {devices.describe(place)}.")
     with _workplace(folder) as work:
         task = Task(source, train, fit, further, normalisers, work, reporter, place)
-        if settings.minutes is None:
-            model = task.adapted(settings)
-        else:
-            model = adapt_within(
-                60 * settings.minutes,
-                settings,
-                train,
-                adapt=task.adapted,
-                starts=task.starts,
-                improved=improved or (lambda model: None),
-                work=work,
-                reporter=reporter,
-            )
-        ranks.barrier()  # others may still read
-        if ranks.is_main():
-            bound_cache(work / "source", settings.cache)
-        return model
+        return task.carried_out(settings, improved)
 
 
 def prepare(

@@ -11,11 +11,11 @@ import torch
 
 from r2no.adaptation.columns import columns_of
 from r2no.adaptation.config import AdaptSettings
-from r2no.adaptation.fitting import Carried
 from r2no.adaptation.groups import ColumnGroup
 from r2no.adaptation.loops import RepairLoops, gather_sums
 from r2no.data.window import Windows
 from r2no.ensemble import DepthErrors, GramAccumulator, GramSums
+from r2no.ensemble.nested import Carried
 from r2no.ensemble.ridge import scaled_ridge
 from r2no.progress import Reporter
 from r2no.spectral import FourierCells

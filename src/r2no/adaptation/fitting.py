@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 
@@ -22,21 +22,11 @@ from r2no.ensemble import (
     blocks,
     halves,
 )
+from r2no.ensemble.nested import ALL_OF_IT, Carried
 from r2no.errors import EmptySplitError, GridMismatchError
 from r2no.progress import Reporter
 from r2no.spectral import FourierCells
 from r2no.training import SourceCache
-
-
-class Carried(NamedTuple):
-    """What other recordings say of few: v, and the spread of the gain (:class:`FitPlan`)."""
-
-    variation: float
-    spread: float
-
-
-#: Where the blocks tell by themselves.
-ALL_OF_IT = Carried(1.0, 0.0)
 
 
 def check_adaptable(fit: Windows, settings: AdaptSettings) -> None:
@@ -107,14 +97,12 @@ def fit_ensemble(
         centred = chosen.cells != "published"
         columns = columns_of(groups, settings, members=len(loops.modules), centred=centred)
         cells, leads = partition(chosen, fields, columns, blocks=number)
-        plan = replace(_plan(chosen, fields, columns, leads), **carried._asdict())
+        plan = _plan(chosen, fields, columns, leads, carried)
     else:
         columns, cells, plan = like.columns, like.cells, like.plan
-    plan = replace(plan, recordings=recordings)
-    if plan.ridge == "nested":
-        plan = replace(plan, units=_units(fit, held_out))
-    if exponents is None:
-        exponents = (chosen.weight_exponent,) if chosen.target is None else EXPONENTS
+    units = _units(fit, held_out) if plan.ridge == "nested" else plan.units
+    plan = replace(plan, recordings=recordings, units=units)
+    exponents = _candidates(chosen) if exponents is None else exponents
     accumulator = GramAccumulator(
         columns,
         cells,
@@ -124,12 +112,7 @@ def fit_ensemble(
         lead_groups=plan.lead_groups,
         weigh_by=plan.weigh_by,
     )
-    errors = DepthErrors.empty(
-        FourierCells.bands(fields.grid),
-        members=len(loops.modules),
-        steps=loops.steps,
-        measured=fields.measured,
-    )
+    errors = _no_errors(loops, fields)
     sums = gather_sums(
         loops,
         groups,
@@ -148,6 +131,21 @@ def fit_ensemble(
     return ensemble, errors, table
 
 
+def _candidates(chosen: EnsembleSettings) -> Sequence[float]:
+    """The weightings of windows to try: that of the settings, or all where a target decides."""
+    return (chosen.weight_exponent,) if chosen.target is None else EXPONENTS
+
+
+def _no_errors(loops: RepairLoops, fields: Fields) -> DepthErrors:
+    """Errors by depth and band, before the first window."""
+    return DepthErrors.empty(
+        FourierCells.bands(fields.grid),
+        members=len(loops.modules),
+        steps=loops.steps,
+        measured=fields.measured,
+    )
+
+
 def _units(fit: Windows, held_out: HeldOut) -> tuple[int, ...]:
     """The recording of each block; one for all where a block holds several."""
     names = fit.origins[:, 0].unique(return_inverse=True)[1]
@@ -159,7 +157,9 @@ def _units(fit: Windows, held_out: HeldOut) -> tuple[int, ...]:
     return tuple(known.get(block, 0) for block in range(number))
 
 
-def _plan(chosen: EnsembleSettings, fields: Fields, columns: Columns, leads: int) -> FitPlan:
+def _plan(
+    chosen: EnsembleSettings, fields: Fields, columns: Columns, leads: int, carried: Carried
+) -> FitPlan:
     """What the ensemble is asked for."""
     return FitPlan(
         chosen.ridge if chosen.cells == "published" else "nested",
@@ -171,4 +171,5 @@ def _plan(chosen: EnsembleSettings, fields: Fields, columns: Columns, leads: int
         lead_groups=leads,
         centred=columns.centred,
         weigh_by=_weigh_by(chosen),
+        **carried._asdict(),
     )

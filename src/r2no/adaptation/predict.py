@@ -1,7 +1,7 @@
 """write_predictions(): forecasts of a data set as a NetCDF or Zarr file, in bounded memory."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -81,18 +81,9 @@ def write_predictions(
     _check_fits(model.fields, data)
     batch_size = batch_size or model.settings.batch_size
     windows, known = _windows(model.fields, data, origins, stride)
-    horizon = model.fields.horizon_frames
-    layout = forecast_layout(data, known, horizon).assign_attrs(_provenance(model))
-    rooms = forecast_rooms(
-        forecast_variables(data),
-        [axis.name for axis in data.space],
-        bounds=bool(asked),
-        alarm=model.calibration is not None,
-    )
-    opening = ForecastFile(
+    file = ForecastFile(
         path,
-        with_coverages(layout, asked) if asked else layout,
-        rooms,
+        *_contents(model, data, known, asked),
         key=_key(model, data, known, batch_size, asked),
         rows=batch_size,
         overwrite=overwrite,
@@ -101,26 +92,52 @@ def write_predictions(
     def forecast(start: int) -> dict[str, np.ndarray]:
         numbers = range(start, min(start + batch_size, len(windows)))
         history = collate([windows[number] for number in numbers]).history
-        found = _by_name(_forecast(model, history, start), half_widths, data)
-        if model.calibration is not None:
-            found[FAMILIAR] = model.familiar(history).numpy()
-        return found
+        return _by_name(model, history, start, data, half_widths)
 
+    _fill(file, forecast, len(windows), batch_size, reporter)
+    return file.path
+
+
+def _contents(
+    model: AdaptedModel,
+    data: Measurements,
+    known: list[tuple[int, int]],
+    asked: tuple[float, ...],
+) -> tuple[xr.Dataset, dict[str, tuple[tuple[str, ...], dict[str, Any]]]]:
+    """Coordinates of the file, and dimensions and attributes of its variables."""
+    layout = forecast_layout(data, known, model.fields.horizon_frames)
+    layout = layout.assign_attrs(_provenance(model))
+    rooms = forecast_rooms(
+        forecast_variables(data),
+        [axis.name for axis in data.space],
+        bounds=bool(asked),
+        alarm=model.calibration is not None,
+    )
+    return with_coverages(layout, asked) if asked else layout, rooms
+
+
+def _fill(
+    file: ForecastFile,
+    forecast: Callable[[int], dict[str, np.ndarray]],
+    number: int,
+    batch_size: int,
+    reporter: Reporter,
+) -> None:
+    """Write the forecasts that the file still lacks, in order; processes take turns at them."""
     with ExitStack() as stack:
         if ranks.is_main():
-            stack.enter_context(opening)
-        starts = range(ranks.agreed(opening.done), len(windows), batch_size)
-        step = stack.enter_context(reporter.step("forecasting", len(windows)))
-        step.advance(opening.done)
-        for number, rows in enumerate(ranks.in_order(starts, forecast), 1):
-            opening.write(rows)
-            if number % _SAVE_EVERY == 0:
-                opening.save()
+            stack.enter_context(file)
+        starts = range(ranks.agreed(file.done), number, batch_size)
+        step = stack.enter_context(reporter.step("forecasting", number))
+        step.advance(file.done)
+        for count, rows in enumerate(ranks.in_order(starts, forecast), 1):
+            file.write(rows)
+            if count % _SAVE_EVERY == 0:
+                file.save()
             step.advance(len(next(iter(rows.values()))))
         if ranks.is_main():
-            opening.finish()
+            file.finish()
         ranks.barrier()
-    return opening.path
 
 
 def unfamiliar(path: PathLike, *, level: float = 0.05) -> list[str]:
@@ -171,9 +188,14 @@ def _forecast(model: AdaptedModel, history: Tensor, start: int) -> Tensor:
 
 
 def _by_name(
-    forecast: Tensor, half_widths: Tensor | None, data: Measurements
+    model: AdaptedModel,
+    history: Tensor,
+    start: int,
+    data: Measurements,
+    half_widths: Tensor | None,
 ) -> dict[str, np.ndarray]:
-    """The values of each variable, bounds included where there are any."""
+    """The values of each variable, bounds and p-values included where there are any."""
+    forecast = _forecast(model, history, start)
     values = forecast.float().cpu().numpy()
     names = list(forecast_variables(data))
     found = {name: values[..., channel] for channel, name in enumerate(names)}
@@ -182,6 +204,8 @@ def _by_name(
         for number, bound in enumerate((middle - half_widths, middle + half_widths)):
             for channel, name in enumerate(names):
                 found[bound_names(name)[number]] = bound[..., channel].float().numpy()
+    if model.calibration is not None:
+        found[FAMILIAR] = model.familiar(history).numpy()
     return found
 
 

@@ -1,7 +1,7 @@
 """Task: what an adaptation does with source, data and work folder, step by step."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,27 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2no import devices
+from r2no import devices, ranks
 from r2no._types import Operator
 from r2no.adaptation.calibrating import calibrated
 from r2no.adaptation.carrying import carried
 from r2no.adaptation.columns import free_groups
 from r2no.adaptation.config import AdaptSettings
-from r2no.adaptation.fitting import (
-    ALL_OF_IT,
-    Carried,
-    can_part,
-    fit_ensemble,
-    held_out_blocks,
-)
+from r2no.adaptation.fitting import can_part, fit_ensemble, held_out_blocks
 from r2no.adaptation.groups import INSTANT, ColumnGroup
 from r2no.adaptation.loops import RepairLoops
-from r2no.adaptation.minutes import held_out_error
+from r2no.adaptation.minutes import adapt_within, held_out_error
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.starts import STARTS, Instant, StartCache, instant
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Placed, Windows, batches
-from r2no.ensemble.nested import ENOUGH_RECORDINGS
+from r2no.ensemble.nested import ALL_OF_IT, ENOUGH_RECORDINGS, Carried
 from r2no.errors import ConfigError, FingerprintError
 from r2no.progress import Reporter
 from r2no.repair_loop import RepairUNet
@@ -45,6 +39,7 @@ from r2no.training import (
     train_repair,
 )
 from r2no.training.backbone import fit_normalisers
+from r2no.training.source_cache import bound_cache
 
 #: Train and fit split, each with the source's forecasts.
 Splits = tuple[tuple[Windows, SourceCache], tuple[Windows, SourceCache]]
@@ -73,6 +68,28 @@ class Task:
         self._frozen = _Frozen(source, probe, train.fields.target_shape)
         self._groups: tuple[ColumnGroup, ...] | None = None
         self._start: Instant | None = None
+
+    def carried_out(
+        self, settings: AdaptSettings, improved: Callable[[AdaptedModel], Any] | None = None
+    ) -> AdaptedModel:
+        """The model, at once or within the minutes; then the cache, cut to what may stay."""
+        if settings.minutes is None:
+            model = self.adapted(settings)
+        else:
+            model = adapt_within(
+                60 * settings.minutes,
+                settings,
+                self._train,
+                adapt=self.adapted,
+                starts=self.starts,
+                improved=improved or (lambda model: None),
+                work=self._work,
+                reporter=self._reporter,
+            )
+        ranks.barrier()  # others may still read
+        if ranks.is_main():
+            bound_cache(self._work / "source", settings.cache)
+        return model
 
     def adapted(self, settings: AdaptSettings) -> AdaptedModel:
         """The model of these settings; both starts of the loops are tried if they say so."""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from r2no.errors import FileMissingError
 
@@ -38,9 +39,10 @@ def _root(
     """Adapt simulation-pretrained neural operators to real measurements."""
 
 
-def say(text: str) -> None:
-    """Print a sentence as it is: no colours for its numbers, no line breaks but the terminal's."""
-    console.print(text, highlight=False, soft_wrap=True)
+def say(*lines: str | Text) -> None:
+    """Print lines as they are: no colours for their numbers, no breaks but the terminal's."""
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def check_exists(path: Path, words: str) -> None:

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from r2no.cli import options
-from r2no.cli.app import app, console, shown
+from r2no.cli.app import app, console, say, shown
 
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -40,7 +40,7 @@ def doctor(
             continue
         level = (f"{finding.level:4}", _STYLE[finding.level])
         line = Text.assemble(level, f" {finding.check}: ", shown(finding.message))
-        console.print(line, highlight=False, soft_wrap=True)
+        say(line)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:

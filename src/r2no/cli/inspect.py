@@ -11,7 +11,7 @@ from r2no import backbones, storage
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.stored import is_intact, read_manifest, understood
 from r2no.cli import options
-from r2no.cli.app import app, console, shown
+from r2no.cli.app import app, say, shown
 from r2no.data import open as open_data
 from r2no.data.files import is_data
 from r2no.data.gap_counts import count_missing
@@ -44,15 +44,7 @@ def inspect(
     path = Path(paths[0])
     if len(paths) > 1 or is_data(paths[0]):
         about = options.opening(
-            variables=variables,
-            dims=dims,
-            axes=axes,
-            mask=mask,
-            conditioning=conditioning,
-            units=units,
-            spacing=spacing,
-            time_step=time_step,
-            allow_sparse=allow_sparse,
+            variables, dims, axes, mask, conditioning, units, spacing, time_step, allow_sparse
         )
         found = _data(paths, about)
     else:
@@ -63,7 +55,7 @@ def inspect(
     for name, value in found.items():
         text = value if isinstance(value, str) else json.dumps(value)
         line = Text.assemble((shown(name), "bold"), ": ", shown(text))
-        console.print(line, highlight=False, soft_wrap=True)
+        say(line)
 
 
 def _data(paths: list[str], about: dict[str, Any]) -> dict[str, Any]:

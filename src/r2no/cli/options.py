@@ -49,7 +49,6 @@ TimeStep = Annotated[float | None, typer.Option(help="Of data without times.")]
 
 
 def opening(
-    *,
     variables: list[str] | None,
     dims: list[str] | None,
     axes: str | None,
@@ -60,7 +59,7 @@ def opening(
     time_step: float | None,
     allow_sparse: bool,
 ) -> dict[str, Any]:
-    """The options about data as arguments of :func:`r2no.data.open`."""
+    """The options about data, in the order of every command, as arguments of ``data.open``."""
     return {
         "variables": variables or None,
         "dims": _pairs("--dims", dims or [], "role=name, as in time=t"),

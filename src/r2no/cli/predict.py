@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from r2no.cli import options
-from r2no.cli.app import app, check_exists, console
+from r2no.cli.app import app, check_exists, say
 from r2no.errors import ConfigError
 from r2no.progress import Reporter
 
@@ -69,23 +69,14 @@ def predict(
     check_exists(artifact, "There is no artifact")
     place = choose(device)
     about = options.opening(
-        variables=variables,
-        dims=dims,
-        axes=axes,
-        mask=mask,
-        conditioning=conditioning,
-        units=units,
-        spacing=spacing,
-        time_step=time_step,
-        allow_sparse=allow_sparse,
+        variables, dims, axes, mask, conditioning, units, spacing, time_step, allow_sparse
     )
     data, wanted = _apart(data, coverage or [])
     measured = open_data(data, **about)
     operator = None if source is None else load_operator(source)[0]
     model = load(artifact, operator, trust_source=trust_source, device=place)
     measured = measured.completed(model.fields)
-    console.print(measured.describe(), highlight=False, soft_wrap=True)
-    console.print(f"Computing on {describe(model.device)}.", highlight=False, soft_wrap=True)
+    say(measured.describe(), f"Computing on {describe(model.device)}.")
     path = write_predictions(
         model,
         measured,
@@ -97,14 +88,7 @@ def predict(
         overwrite=overwrite,
         reporter=Reporter(),
     )
-    for line in _unfamiliar(path):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(
-        f'Wrote {path}. Open it with `xarray.open_dataset("{path}")`.',
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    say(*_unfamiliar(path), f'Wrote {path}. Open it with `xarray.open_dataset("{path}")`.')
 
 
 def _apart(data: list[str], coverage: list[float]) -> tuple[list[str], tuple[float, ...]]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from r2no.cli.app import app, check_exists, command_line, console
+from r2no.cli.app import app, check_exists, command_line, say
 from r2no.progress import Reporter
 
 
@@ -28,4 +28,4 @@ def report(
 
     path = write_report(artifact, out, title=title, command=command_line(), reporter=Reporter())
     size = path.stat().st_size / 1e6
-    console.print(f"Wrote {path} ({size:.1f} MB).", highlight=False, soft_wrap=True)
+    say(f"Wrote {path} ({size:.1f} MB).")

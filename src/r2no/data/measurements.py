@@ -365,26 +365,12 @@ class Measurements:
         given = {"train": train, "fit": fit, "test": test}
         shares = {n: float(_SHARES[n] if share is None else share) for n, share in given.items()}
         default = all(share is None for share in given.values())
-        whole = by == "trajectory" or (by == "auto" and len(self) >= 3)
-        if whole:
-            order = np.arange(len(self))
-            if seed is not None:
-                order = np.random.default_rng(seed).permutation(len(self))
-            groups = runs(default_counts(len(self))) if default else allot(len(self), shares)
-            chosen = [order[group].tolist() for group in groups.values()]
+        if by == "trajectory" or (by == "auto" and len(self) >= 3):
+            chosen = self._whole(None if default else shares, seed)
             spans = [[slice(0, None)] * len(own) for own in chosen]
         else:
-            blocks = [
-                time_blocks(
-                    n,
-                    default_time_shares(n, history, horizon) if default else shares,
-                    history,
-                    horizon,
-                )
-                for n in self.frames
-            ]
             chosen = [list(range(len(self)))] * 3
-            spans = [[block[name] for block in blocks] for name in shares]
+            spans = self._blocks(None if default else shares, history, horizon)
         parts = [
             self.windows(
                 history, horizon, stride=stride, measured=measured, trajectories=own, frames=frames
@@ -396,6 +382,24 @@ class Measurements:
             for part, own, frames in zip(parts, chosen, spans, strict=True)
         ]
         return Splits(parts[0], parts[1], parts[2], tuple(places))
+
+    def _whole(self, shares: dict[str, float] | None, seed: int | None) -> list[list[int]]:
+        """Trajectories of each split, in their order or a drawn one."""
+        order = np.arange(len(self))
+        if seed is not None:
+            order = np.random.default_rng(seed).permutation(len(self))
+        groups = runs(default_counts(len(self))) if shares is None else allot(len(self), shares)
+        return [order[group].tolist() for group in groups.values()]
+
+    def _blocks(
+        self, shares: dict[str, float] | None, history: int, horizon: int
+    ) -> list[list[slice]]:
+        """Frames of each split, by trajectory."""
+        blocks = []
+        for frames in self.frames:
+            own = default_time_shares(frames, history, horizon) if shares is None else shares
+            blocks.append(time_blocks(frames, own, history, horizon))
+        return [[block[name] for block in blocks] for name in _SHARES]
 
     def _chosen(self, trajectories: Sequence[int] | None) -> list[Recording]:
         if trajectories is None:

@@ -84,9 +84,15 @@ def open(
             found += read_recordings(
                 name, data, variables=variables, dims=dims, mask=flags, conditioning=conditioning
             )
+    found = [_with_units(_with_steps(recording, spacing, time_step), units) for recording in found]
+    _check_all(found)
+    return Measurements(tuple(found), mask, tuple(conditioning))
+
+
+def _check_all(found: Sequence[Recording]) -> None:
+    """Refuse no data, recordings without values, and recordings that do not go together."""
     if not found:
         raise EmptySplitError("`source` is empty. Give at least one file, array or data set.")
-    found = [_with_units(_with_steps(recording, spacing, time_step), units) for recording in found]
     for recording in found:
         if 0 in recording.values.shape:
             raise DataError(
@@ -96,7 +102,6 @@ def open(
         _check_agreement(found[0], other)
     for recording in found:
         _check_flags(recording)
-    return Measurements(tuple(found), mask, tuple(conditioning))
 
 
 def _check_names(argument: str, given: Sequence[str] | None) -> None:

@@ -20,7 +20,7 @@ from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import CellWeights, Composition, Readouts
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import Fold, join_folds
-from r2no.ensemble.nested import NestedFit, solve_nested
+from r2no.ensemble.nested import Carried, NestedFit, solve_nested
 from r2no.ensemble.ridge import RIDGE_GRID, ridge_path, ridge_scores
 from r2no.ensemble.verdict import Verdict
 from r2no.errors import ConfigError, EmptySplitError, FileDamagedError, NotFittedError, ShapeError
@@ -174,8 +174,7 @@ class FittedEnsemble:
                 recordings=plan.recordings,
                 rivals=columns.rivals,
                 units=plan.units,
-                variation=plan.variation,
-                spread=plan.spread,
+                carried=Carried(plan.variation, plan.spread),
             )
             deployed = nested.deployed(columns.labels)
             return cls(*given, deployed, sums, judged, folds, nested=nested)

@@ -9,9 +9,9 @@ What is reported is judged outside of that choice: the gain of every block is th
 penalties and shares were chosen without the blocks of its fold, made of fits that never saw them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -165,6 +165,17 @@ class NestedFit:
         return cls(*parts, rivals, units, spread=spread, shortfall=shortfall)
 
 
+class Carried(NamedTuple):
+    """What other recordings say of few: how much they differ, v, and the spread of the gain."""
+
+    variation: float
+    spread: float  # as in NestedFit
+
+
+#: Where the blocks tell by themselves.
+ALL_OF_IT = Carried(1.0, 0.0)
+
+
 def solve_nested(
     sums: GramSums,
     folds: Sequence[Fold],
@@ -176,8 +187,7 @@ def solve_nested(
     recordings: int | None = None,
     rivals: Mapping[str, int] | None = None,
     units: Sequence[int] = (),
-    variation: float = 1.0,
-    spread: float = 0.0,
+    carried: Carried = ALL_OF_IT,
 ) -> NestedFit:
     """Weigh the chains on the folds, then fit them on all groups.
 
@@ -192,8 +202,7 @@ def solve_nested(
             below four k/(k + v) of the weights is kept, whatever the blocks say.
         rivals: Columns that are forecasts which need no adaptation, by name.
         units: Recording of each group; none if not known.
-        variation: How much recordings differ, v.
-        spread: Of the gain over recordings, as in :class:`NestedFit`; counts below four of them.
+        carried: What other recordings say of these; counts below four of them.
     """
     if not folds:
         raise EmptySplitError(
@@ -203,12 +212,9 @@ def solve_nested(
     search = ChainSearch(sums, folds, finest, tuple(grid), judged, leads=leads, rivals=rivals)
     source = search.forecast()
     others = {name: search.forecast(name) for name in rivals or {}}
-    better = [trial for trial in others.values() if trial.error < source.error]
-    starts = [source, *sorted(better, key=lambda trial: trial.error)[:1]]
-    trials = sorted(search.trials(starts), key=lambda trial: trial.error)[:_MOST_CHAINS]
-    trials += others.values()
+    trials = [*_best_chains(search, source, others.values()), *others.values()]
     few = recordings is not None and recordings < ENOUGH_RECORDINGS
-    trust = recordings / (recordings + variation) if few and recordings else 1.0
+    trust = recordings / (recordings + carried.variation) if few and recordings else 1.0
     shares, means = _weighed(search, trials, trust)
     chains = [
         replace(trial.chain, share=share)
@@ -225,9 +231,16 @@ def solve_nested(
         {name: trial.errors for name, trial in others.items()},
         tuple(units[block] for _, score in folds for block in score) if units else (),
         tuple(search.levels.spread(mean) for mean in means),
-        spread if few else 0.0,
+        carried.spread if few else 0.0,
         _shortfall(sums if judged is None else judged, folds, weights, gains),
     )
+
+
+def _best_chains(search: ChainSearch, source: Trial, others: Iterable[Trial]) -> list[Trial]:
+    """Chains from the source, and from the best of the others if that is better; the best first."""
+    better = [trial for trial in others if trial.error < source.error]
+    starts = [source, *sorted(better, key=lambda trial: trial.error)[:1]]
+    return sorted(search.trials(starts), key=lambda trial: trial.error)[:_MOST_CHAINS]
 
 
 def _shortfall(

@@ -2,7 +2,7 @@
 
 import typer
 
-from r2no.cli.app import console
+from r2no.cli.app import console, say
 from r2no.realpdebench.files import fetch
 from r2no.realpdebench.files.hub import Hub, HuggingFaceHub
 
@@ -16,7 +16,7 @@ def connect(endpoint: str | None) -> Hub:
 
 def run_plan(plan: fetch.Plan, hub: Hub, *, yes: bool) -> None:
     """Show the plan and its largest files, ask if needed, fetch, say what is there now."""
-    console.print(f"{plan}.", highlight=False, soft_wrap=True)
+    say(f"{plan}.")
 
     def confirm(plan: fetch.Plan) -> bool:
         if yes:
@@ -29,7 +29,7 @@ def run_plan(plan: fetch.Plan, hub: Hub, *, yes: bool) -> None:
             return False
 
     def progress(file: fetch.RemoteFile, left: int) -> None:
-        console.print(f"{file.path}, {left / 1e9:.2f} GB left", highlight=False, soft_wrap=True)
+        say(f"{file.path}, {left / 1e9:.2f} GB left")
 
     files = fetch.download(plan, hub, confirm=confirm, progress=progress)
-    console.print(f"{len(files)} files are in {plan.folder}.", highlight=False, soft_wrap=True)
+    say(f"{len(files)} files are in {plan.folder}.")
