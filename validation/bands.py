@@ -118,6 +118,7 @@ def wake_case(seed, members, out):
     for low, high in ((280.0, 300.0), (40.0, 50.0)):
         few = {"numerical_train": 1, "numerical_val": 1, "real_train": 1, "real_fit": 1}
         few |= {"real_test": 2, "numerical_frames": 20, "real_frames": 50}
+        few |= {"grid": settings.wake().grid}  # another view would ring by itself
         other = make_wake(5, cache=out, settings=WakeSettings(5, reynolds=(low, high), **few))
         rings = [model.familiar(w.history) <= 0.1 for _, w in batches(other.real_test, 8)]
         alarms[f"Re {low:g}-{high:g}"] = float(torch.cat(rings).float().mean())

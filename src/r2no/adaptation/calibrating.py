@@ -35,17 +35,19 @@ def calibrated(
     held_out: HeldOut,
     cache: SourceCache,
     reporter: Reporter,
+    train: Windows | None = None,
 ) -> AdaptedModel:
     """The model with bands from the windows it was fitted to, if its settings ask for them.
 
-    A fit that held nothing out has none.
+    A fit that held nothing out has none. The alarm knows windows of ``train`` as well: it asks for
+    histories only, and the more recordings it knows, the better it tells a new kind from a new one.
     """
     calibration = None
     if model.settings.bands is True and held_out.folds:
         task = _Task(model, windows, held_out, cache)
         with tempfile.TemporaryDirectory(prefix="r2no-") as folder:
             sizes = task.residuals(Path(folder) / "sizes", reporter)
-            calibration = Calibration(task.bands(sizes), task.familiar())
+            calibration = Calibration(task.bands(sizes), task.familiar(train))
             del sizes
     return replace(model, ensemble=model.ensemble.settled(), calibration=calibration)
 
@@ -118,8 +120,14 @@ class _Task:
         ranks.add_up(scoring.scores)
         return scoring.bands()
 
-    def familiar(self) -> Familiar:
-        """The windows as new ones are held against them."""
+    def familiar(self, train: Windows | None) -> Familiar:
+        """The windows as new ones are held against them, those of another split too."""
         fields = self._model.fields
-        reach = 3 * (fields.history_frames + fields.horizon_frames) // 2  # neighbours are alike
-        return Familiar(self._features, self._windows.origins[self._numbers], reach)
+        reach = fields.history_frames + fields.horizon_frames  # beyond it no frame is shared
+        known = Familiar(self._features, self._windows.origins[self._numbers], reach)
+        if train is None:
+            return known
+        numbers = range(0, len(train), -(-len(train) // _MOST_WINDOWS))
+        histories = (train[number].history[None, ..., self._measured] for number in numbers)
+        features = torch.cat([described(history) for history in histories]).double()
+        return known.merge(Familiar(features, train.origins[list(numbers)], reach))

@@ -152,7 +152,8 @@ class Task:
         parts = (self._source, loops, ensemble, errors, fit.fields, settings, provenance)
         model = AdaptedModel(*parts, frozen.probe, groups, self._device)
         model = model if settings.budget is None else model.truncate(settings.budget)
-        return calibrated(model, fit, held_out_blocks(fit, settings), cache, self._reporter)
+        blocks = held_out_blocks(fit, settings)
+        return calibrated(model, fit, blocks, cache, self._reporter, self._train)
 
     def _carried(
         self, settings: AdaptSettings, loops: RepairLoops, groups: tuple[ColumnGroup, ...]

@@ -24,8 +24,8 @@ from r2no._types import PaddingMode
 #: Products spent on up-sampling matrices per product of the convolution beyond which the exchange
 #: does not pay; matrix products run at about half the speed of convolutions.
 _MOST = 0.2
-#: Narrower modules take the plain levels: at width 8 the prepared ones took 0.96 of their time, at 4
-#: 1.05, at 16 0.75 (64 x 128, 10 frames, batch 8, one thread).
+#: Narrower modules take the plain levels: the prepared ones took 0.96 of their time at width 8,
+#: 1.05 at 4, 0.75 at 16 (64 x 128, 10 frames, batch 8, one thread).
 _LEAST_WIDTH = 16
 #: Operators of oneDNN that other builds or versions of PyTorch may not have.
 _NEEDED = ("_convolution_pointwise", "_reorder_convolution_weight")

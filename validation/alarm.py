@@ -1,0 +1,93 @@
+"""The alarm on windows whose law is known: how often it rings for the same kind, and for another.
+
+    python -m validation.alarm [--repetitions 200]
+
+Features of windows are drawn, not computed: an effect of the recording in two directions (size
+`between`) plus a fluctuation that is correlated from window to window (size `within`, correlation
+0.9). A recording has 26 windows of 20 frames, two frames apart. Recordings known to the alarm and
+the new one are exchangeable; windows of another kind are those of the new one, moved by three
+standard deviations in every feature. A single recording has windows one frame apart, goes on after
+a gap of one window, and may drift (correlation 0.99).
+
+Exits with 1 if more than 10 % of windows of the same kind have p <= 0.1, beyond two standard errors
+over repetitions, where there are four recordings or more, or one.
+"""
+
+import argparse
+import math
+import sys
+
+import numpy as np
+import torch
+
+from r2no.ensemble.familiar import Familiar
+
+FEATURES, WINDOWS, REACH = 20, 26, 20
+
+
+def fluctuation(number, correlation, rng):
+    """A stationary series of feature vectors."""
+    noise = torch.randn(number, FEATURES, generator=rng, dtype=torch.float64)
+    series = [noise[0]]
+    for step in noise[1:]:
+        series.append(correlation * series[-1] + math.sqrt(1 - correlation**2) * step)
+    return torch.stack(series)
+
+
+def recordings(number, between, within, rng):
+    """Known windows, where they lie, and those of one more recording."""
+    directions = torch.randn(2, FEATURES, generator=rng, dtype=torch.float64)
+    effects = between * torch.randn(number + 1, 2, generator=rng, dtype=torch.float64) @ directions
+    drawn = [effect + within * fluctuation(WINDOWS, 0.9, rng) for effect in effects]
+    places = torch.cartesian_prod(torch.arange(number), 2 * torch.arange(WINDOWS))
+    return torch.cat(drawn[:-1]), places, drawn[-1], math.sqrt(2 * between**2 + within**2)
+
+
+def going_on(number, drift, rng):
+    """Windows of one recording, where they lie, and sixty that come later."""
+    total = number + REACH + 60
+    drawn = fluctuation(total, 0.9, rng) + drift * fluctuation(total, 0.99, rng)
+    places = torch.stack([torch.zeros(number, dtype=torch.long), torch.arange(number)], 1)
+    return drawn[:number], places, drawn[number + REACH :], math.sqrt(1 + drift**2)
+
+
+def rates(draw, repetitions):
+    """Shares of windows with p <= 0.1: same kind, its standard error, another kind."""
+    same, other = [], []
+    for seed in range(repetitions):
+        features, places, new, size = draw(torch.Generator().manual_seed(seed))
+        known = Familiar(features, places, REACH)
+        for shares, windows in ((same, new), (other, new + 3 * size)):
+            shares.append(float((known.p_values(windows) <= 0.1).double().mean()))
+    return np.mean(same), np.std(same) / math.sqrt(repetitions), np.mean(other)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repetitions", type=int, default=200)
+    repetitions = parser.parse_args().repetitions
+    held = True
+    print("| known | between / within | same kind, p <= 0.1 | another kind |\n|---|---|---|---|")
+    for number in (2, 3, 4, 6, 12, 20):
+        for between, within in ((1, 0.3), (1, 1), (0.3, 1)):
+            found = rates(lambda rng: recordings(number, between, within, rng), repetitions)  # noqa: B023
+            held &= number < 4 or found[0] - 2 * found[1] <= 0.1
+            show(f"{number} recordings", f"{between:g} / {within:g}", found)
+    for number in (56, 120, 400):
+        for drift in (0, 1):
+            found = rates(lambda rng: going_on(number, drift, rng), repetitions)  # noqa: B023
+            held &= found[0] - 2 * found[1] <= 0.1
+            show(f"one, {number} windows", f"drift {drift}", found)
+    sys.exit(not held)
+
+
+def show(known, kind, found):
+    """A row of the table."""
+    same, error, other = (100 * share for share in found)
+    print(f"| {known} | {kind} | {same:.1f} ± {error:.1f} % | {other:.0f} % |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
