@@ -116,6 +116,7 @@ class Familiar:
     @property
     def _blocks(self) -> Int[Tensor, " window"]:
         """The block of each window: its recording, or, with few of them, a stretch of it."""
+        block: Tensor
         names, block = self.places[:, 0].unique(return_inverse=True)
         if len(names) >= _ENOUGH:
             return block
@@ -183,7 +184,8 @@ def _fluctuation(
         number = torch.zeros_like(number)
     sums = features.new_zeros(len(names), features.shape[1]).index_add_(0, number, features)
     means = sums / number.bincount(minlength=len(names)).clamp_min(1)[:, None]
-    return (features - means[number]).square().mean(0).sqrt().clamp_min(1e-3)
+    spread: Tensor = (features - means[number]).square().mean(0).sqrt().clamp_min(1e-3)
+    return spread
 
 
 def _upper_tail(t: Float[Tensor, " batch"], freedom: int) -> Float[Tensor, " batch"]:
