@@ -321,10 +321,30 @@ def save_tensors(
 def load_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a file of :func:`save_tensors`; returns the tensors and the metadata.
 
+    safetensors opens a file twice, by its name, for the header and for the values. If another
+    process replaced it in between, it is read again.
+
     Raises:
         FileDamagedError: if the file is truncated or not a safetensors file.
     """
+    while True:
+        before = _version(path)
+        try:
+            return _load_tensors(path)
+        except FileDamagedError:
+            if _version(path) == before:
+                raise
+
+
+def _version(path: PathLike) -> tuple[int, ...]:
+    """Tells a file from one that takes its place."""
     regular_file(checks.path("path", path))
+    status = os.stat(path)
+    return (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _load_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """One reading of a file, its hash checked."""
     try:
         with safe_open(str(path), framework="pt") as archive:
             header = archive.metadata() or {}

@@ -202,7 +202,7 @@ def test_what_cannot_go_to_processes_is_read_by_a_thread_with_a_word(
     if why == "script":
         script = tmp_path / "script.py"
         script.write_text("adapt()\n")
-        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script))
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
     said = Said()
     found = Problem(windows).run(tmp_path / "thread", workers=2, reporter=said)
     assert found.losses == expected[0].losses

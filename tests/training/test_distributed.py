@@ -155,7 +155,7 @@ def half_the_reads(folder: str) -> tuple[int, int, list[str]]:
     statistics = Normaliser(STATISTICS.shift.float(), STATISTICS.scale.float())
     pair, settings = (statistics, statistics), changed(SETTINGS, members=1)
     adapt(Source(), train, fit, settings=settings, normalisers=pair, folder=folder)
-    return len(train.reads), len(train) * (1 + 3 + 1), written  # h0, epochs, mean field
+    return len(train.reads), len(train) * (1 + 3 + 1 + 1), written  # h0, epochs, mean field, alarm
 
 
 def _watch_writes(written: list[str], folder: str) -> None:

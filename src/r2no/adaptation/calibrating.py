@@ -128,6 +128,8 @@ class _Task:
         if train is None:
             return known
         numbers = range(0, len(train), -(-len(train) // _MOST_WINDOWS))
-        histories = (train[number].history[None, ..., self._measured] for number in numbers)
-        features = torch.cat([described(history) for history in histories]).double()
+        features = torch.zeros(len(numbers), self._features.shape[1], dtype=torch.float64)
+        for row in ranks.share(range(len(numbers))):
+            features[row] = described(train[numbers[row]].history[None, ..., self._measured])[0]
+        ranks.add_up(features)
         return known.merge(Familiar(features, train.origins[list(numbers)], reach))
