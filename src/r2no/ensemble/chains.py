@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from r2no.ensemble.gram import GramSums
+from r2no.ensemble.gram import GramSums, sub_block
 from r2no.ensemble.holdout import Fold
 from r2no.ensemble.levels import Level, Levels
 from r2no.ensemble.ridge import scaled_ridge
@@ -99,11 +99,10 @@ class ChainSearch:
 
     def restricted(self, positions: Sequence[int], rivals: Mapping[str, int]) -> "ChainSearch":
         """The same search with some of the columns, at the given positions."""
-        fewer, kept = copy.copy(self), torch.tensor([*positions, self._columns])
-        fewer._fit = self._fit.index_select(-2, kept).index_select(-1, kept)
-        fewer._score = fewer._fit
+        fewer = copy.copy(self)
+        fewer._fit = fewer._score = sub_block(self._fit, positions)
         if self._score is not self._fit:
-            fewer._score = self._score.index_select(-2, kept).index_select(-1, kept)
+            fewer._score = sub_block(self._score, positions)
         fewer._columns, fewer._rivals = len(positions), rivals
         return fewer
 

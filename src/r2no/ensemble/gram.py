@@ -9,6 +9,7 @@ They add over windows, so they stream, merge across processes and sites, and car
 solving and scoring need. Weighted by ‖y‖^-p per window, in float64, in physical units.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -118,8 +119,7 @@ class GramSums:
         last = self.moments.shape[-1] - 1
         if positions == list(range(last)):
             return self
-        kept = torch.tensor([*positions, last], device=self.moments.device)
-        return replace(self, moments=self.moments.index_select(-2, kept).index_select(-1, kept))
+        return replace(self, moments=sub_block(self.moments, positions))
 
     def coarsen(self, coarse: Int[Tensor, " cell"], number: int) -> "GramSums":
         """Sums of a coarser partition, cell b of this one lying in cell ``coarse[b]`` of it."""
@@ -155,3 +155,11 @@ class GramSums:
     def shared_over_leads(self, lead_groups: int) -> "GramSums":
         """Sums without groups of lead time."""
         return replace(self, moments=self.moments.unflatten(2, (-1, lead_groups)).sum(3))
+
+
+def sub_block(
+    moments: Float[Tensor, "*rest size size"], positions: Sequence[int]
+) -> Float[Tensor, "*rest fewer fewer"]:
+    """Moments of some columns, and of the target, which comes last."""
+    kept = torch.tensor([*positions, moments.shape[-1] - 1], device=moments.device)
+    return moments.index_select(-2, kept).index_select(-1, kept)
