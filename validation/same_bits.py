@@ -3,12 +3,13 @@
     python -m validation.same_bits BEFORE AFTER [--out FOLDER] [--only demo bench ...]
 
 Runs in each checkout, on one thread: the quick demo, two pairs of the mini study, the tour (fit,
-own.yaml, its scores and the doctor's findings), and the benchmark's train, adapt and evaluate on
-tiny data. Then compares every number of their JSON files and every tensor they wrote. Times,
-versions, memory, paths, hashes that name code or settings, and how an artifact brings its source
-are left out; the source's row was called `finetuned` once. What was run is kept by checkout, so a
-second call only runs what is new. Exits with 1 and names the differences if there are any. About
-two minutes for each checkout.
+own.yaml, its scores and the doctor's findings), the paper's fit of the tour's data (`preset: paper`
+where there is one, else its settings), and the benchmark's train, adapt and evaluate on tiny data.
+Then compares every number of their JSON files and every tensor they wrote. Times, versions, memory,
+paths, hashes that name code or settings, and how an artifact brings its source are left out; the
+source's row was called `finetuned` once. What was run is kept by checkout, so a second call only
+runs what is new. Exits with 1 and names the differences if there are any. About two minutes for
+each checkout.
 """
 
 import argparse
@@ -35,6 +36,15 @@ MEASURED = ("time", "memory", "disk", "out")
 RENAMED = {"finetuned": "source"}
 #: The state of the generator that all members of one process share; no training draws from it.
 SHARED = "random"
+PAPER = """\
+data: {{path: piv.nc, history: 4, horizon: 4, stride: 4}}
+source: {{python: "mynet:Forecaster", checkpoint: weights.pt, layout: B (T C) H W}}
+adapt:
+  members: 2
+  repair: {{width: 4, depth: 2, steps: 4, train: {{epochs: 3, lr: 3.0e-3}}}}
+  ensemble: {{{cells}radial: 8, angular: 4}}
+out: runs/paper
+"""
 
 
 class Checkout:
@@ -90,16 +100,33 @@ def bench(checkout: Checkout, folder: Path) -> None:
 def tour(checkout: Checkout, folder: Path) -> None:
     """The page's own lines: its first Python block and its YAML file."""
     page = (checkout.tree / "docs/tour.md").read_text()
-    for example in (checkout.tree / "docs/examples").glob("*.py"):
-        (folder / example.name).write_text(example.read_text())
+    _toy_files(checkout, folder)
     (folder / "lines.py").write_text(_block(page, "python"))
     (folder / "own.yaml").write_text(_block(page, "yaml"))
-    checkout.python("toy.py", cwd=folder)
     checkout.python("lines.py", cwd=folder)
     checkout.r2no("adapt", "own.yaml", cwd=folder)
     checkout.r2no("doctor", "own.yaml", "--json", cwd=folder, kept="doctor.json")
     scores = ("evaluate", "runs/piv/model.r2no", "--trust-source", "--output", "scores.json")
     checkout.r2no(*scores, cwd=folder)
+
+
+def paper(checkout: Checkout, folder: Path) -> None:
+    """The published columns and cells on the data of the tour, with small modules."""
+    _toy_files(checkout, folder)
+    sources = (path.read_text() for path in checkout.tree.glob("src/**/config.py"))
+    known = any('preset: Literal["auto", "paper"]' in text for text in sources)
+    chosen, cells = ("preset: paper\n", "") if known else ("", "cells: published, ")
+    (folder / "paper.yaml").write_text(chosen + PAPER.format(cells=cells))
+    checkout.r2no("adapt", "paper.yaml", cwd=folder)
+    scores = ("evaluate", "runs/paper/model.r2no", "--trust-source", "--output", "scores.json")
+    checkout.r2no(*scores, cwd=folder)
+
+
+def _toy_files(checkout: Checkout, folder: Path) -> None:
+    """A file of measurements and a network of one's own, as the tour makes them."""
+    for example in (checkout.tree / "docs/examples").glob("*.py"):
+        (folder / example.name).write_text(example.read_text())
+    checkout.python("toy.py", cwd=folder)
 
 
 def benchmark(checkout: Checkout, folder: Path) -> None:
@@ -129,11 +156,12 @@ def _block(page: str, language: str) -> str:
     return page.split(f"```{language}\n", 1)[1].split("```", 1)[0]
 
 
-JOBS = {"demo": demo, "bench": bench, "tour": tour, "benchmark": benchmark}
+JOBS = {"demo": demo, "bench": bench, "tour": tour, "paper": paper, "benchmark": benchmark}
 #: What is compared of each job.
 SUBJECTS = {
     "demo": ("demo/results.json", "demo/wake.r2no", "demo/work/*/*/*.safetensors"),
     "bench": ("bench/results", "bench/adapt/*/model.r2no", "bench/sources"),
+    "paper": ("runs/paper/model.r2no", "runs/paper/run.json", "scores.json"),
     "tour": ("piv.r2no", "runs/piv", "scores.json", "doctor.json"),
     "benchmark": ("train", "adapt", "*.json"),
 }
