@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks import parser, print_conditions, seconds
-from r2no import FourierCells, RepairUNet, SpectralEnsemble
-from r2no.ensemble import Columns, GramAccumulator
+from r2no import FourierCells, RepairUNet
+from r2no.ensemble import Columns, FittedEnsemble, GramAccumulator
 from r2no.repair_loop import repair_steps
 
 CHANNELS, MEMBERS, BATCH = 3, 3, 2
@@ -51,7 +51,7 @@ def measure(size, repeats):
     cells = FourierCells.polar(size.grid, radial=size.radial, angular=16)
     columns = Columns(MEMBERS, tuple(range(1, size.steps + 1)))
     weights = 0.01 * torch.randn(columns.number)
-    fitted = SpectralEnsemble.from_weights(weights, columns, cells, measured=(0, 1))
+    fitted = FittedEnsemble.from_weights(weights, columns, cells, measured=(0, 1))
     sums = GramAccumulator(columns, cells, measured=(0, 1), exponents=(1.0,), groups=1)
     group = torch.zeros(BATCH, dtype=torch.long)
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r2no import FourierCells, SpectralEnsemble
-from r2no.ensemble import Columns, FitBatch, Readouts, quadratic_error, ridge_path
+from r2no.ensemble import Columns, FitBatch, FittedEnsemble, Readouts, quadratic_error, ridge_path
 from r2no.ensemble.accumulate import window_weights
 from r2no.errors import (
     ConfigError,
@@ -68,7 +68,7 @@ def test_zero_weights_give_the_source_bit_for_bit():
     source, iterates, _ = problem()
     cells = FourierCells.polar((6, 7), radial=3, angular=2)
     columns = Columns(2, (1, 2, 3))
-    model = SpectralEnsemble.from_weights(
+    model = FittedEnsemble.from_weights(
         torch.zeros(columns.number), columns, cells, measured=MEASURED
     )
     for kind in (torch.float32, torch.float64):
@@ -194,8 +194,8 @@ def test_number_of_weights_of_the_published_setting():
     columns = Columns(3, tuple(range(1, 13)))
     assert columns.number == 37
     cells = FourierCells.polar((64, 128), radial=128, angular=16)
-    model = SpectralEnsemble.from_weights(torch.zeros(37), columns, cells, measured=(0, 1))
-    assert model.weights_.numel() == 151_552
+    model = FittedEnsemble.from_weights(torch.zeros(37), columns, cells, measured=(0, 1))
+    assert model.weights.numel() == 151_552
     assert columns.evaluations == 36
 
 
@@ -339,7 +339,7 @@ def test_global_combination_needs_no_transform_and_agrees():
     source, iterates, target = problem()
     shared = fit((source, iterates, target), FourierCells.single((6, 7)))
     two = FourierCells.polar((6, 7), radial=2, angular=1)
-    spread = SpectralEnsemble.from_weights(
+    spread = FittedEnsemble.from_weights(
         shared.weights_[0, 0], shared.columns_, two, measured=MEASURED
     )
     torch.testing.assert_close(

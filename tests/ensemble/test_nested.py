@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from r2no import FourierCells, SpectralEnsemble
-from r2no.ensemble import FitBatch, NestedFit, quadratic_error, solve_nested
+from r2no.ensemble import FitBatch, FittedEnsemble, NestedFit, quadratic_error, solve_nested
 from r2no.ensemble.chains import Chain
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.nested import _shortfall
@@ -106,7 +106,7 @@ def test_scarce_data_are_not_overfitted():
     train, test = structured(2, 6, 3.0), structured(3, 40, 3.0)
     auto = nested(train)
     source = rmse(
-        SpectralEnsemble.from_weights(torch.zeros(3), auto.columns_, CELLS, measured=(0, 2)), test
+        FittedEnsemble.from_weights(torch.zeros(3), auto.columns_, CELLS, measured=(0, 2)), test
     )
     assert rmse(auto, test) <= min(1.01 * source, rmse(auto.derive(ridge=1e-8), test))
 

@@ -291,27 +291,6 @@ class SpectralEnsemble:
 
     # -- files --------------------------------------------------------------------------------
 
-    @classmethod
-    def from_weights(
-        cls,
-        weights: Float[Tensor, " column"],
-        columns: Columns,
-        cells: FourierCells,
-        *,
-        measured: Sequence[int],
-    ) -> "SpectralEnsemble":
-        """A readout with given weights, the same in every cell: one depth, a mean, the source."""
-        return cls.of(FittedEnsemble.from_weights(weights, columns, cells, measured=measured))
-
-    def state(self, *, sums: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON-able settings: see :meth:`FittedEnsemble.state`."""
-        return self.fitted_.state(sums=sums)
-
-    @classmethod
-    def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any]) -> "SpectralEnsemble":
-        """Inverse of :meth:`state`."""
-        return cls.of(FittedEnsemble.from_state(tensors, settings))
-
     def save(self, path: PathLike) -> None:
         """Write the fitted ensemble, sums included, as one safetensors file, atomically."""
         self.fitted_.save(path)
