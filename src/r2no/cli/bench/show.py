@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from r2no.cli.app import say
-from r2no.cli.bench.app import bench_app
+from r2no.cli.app import bench_app, say
 from r2no.errors import ConfigError
 
 Study = Annotated[str, typer.Argument(help="main, combination-rule, ...; see --help.")]
