@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from r2no.checks import choice
-from r2no.errors import DataError, FileDamagedError
+from r2no.checks import choice, whole
+from r2no.errors import ConfigError, DataError, FileDamagedError
 from r2no.storage import read_json
 
 Number = int | float
@@ -104,6 +104,23 @@ class System:
             )
         numbers = tuple(float(group) for group in match.groups())
         return (int(numbers[0]), *numbers[1:]) if self.name == "combustion" else numbers
+
+    def changed(self, kind: str, **settings: Any) -> "System":
+        """The system with those settings that are not None, each checked; a stride is the kind's.
+
+        Raises:
+            ConfigError: for a count below one or a share that is none.
+        """
+        given = {name: value for name, value in settings.items() if value is not None}
+        for name in given.keys() - {"mask_prob"}:
+            whole(name, given[name])
+        if not 0 <= given.get("mask_prob", 0) <= 1:
+            raise ConfigError(f"`mask_prob` must lie in [0, 1], but got {given['mask_prob']}.")
+        if "stride" in given:
+            both = list(self.stride)
+            both[KINDS.index(kind)] = given["stride"]
+            given["stride"] = tuple(both)
+        return replace(self, **given)
 
 
 _TWO = r"(\d+)_(\d+\.?\d*)\.h5"

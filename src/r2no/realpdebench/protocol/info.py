@@ -214,8 +214,7 @@ def _missing(
     listed = {name for pairs in lists.values() for name, _ in pairs}
     groups = [folder.group(kind, group) for group in GROUPS]
     files = [str(p) for p in groups if not (p.is_file() or p.with_suffix(".pt").is_file())]
-    absent = getattr(trajectories, "missing_files", ())
-    return (*sorted(listed - set(there)), *absent, *files)
+    return (*sorted(listed - set(there)), *trajectories.missing_files, *files)
 
 
 def find_overlaps(lists: dict[str, list[WindowStart]], length: int) -> tuple[Overlap, ...]:

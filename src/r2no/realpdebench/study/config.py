@@ -12,8 +12,10 @@ from r2no.checks import choice
 from r2no.devices import Precision
 from r2no.errors import ConfigError
 from r2no.realpdebench.protocol.config import BenchmarkConfig, TrainConfig
+from r2no.realpdebench.protocol.dataset import RealPDEBench
+from r2no.realpdebench.protocol.windows import open_windows
 from r2no.realpdebench.study.studies import BACKBONES, SourceName
-from r2no.realpdebench.systems import SYSTEMS
+from r2no.realpdebench.systems import SPLITS, SYSTEMS
 from r2no.settings import valid
 from r2no.training import TrainSettings
 from r2no.training.config import Workers
@@ -143,6 +145,11 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
         kept = {"radial", "angular", "extent", "weight_exponent"}
         ensemble = EnsembleSettings(**published.ensemble.model_dump(include=kept))
         return published.model_copy(update={"ensemble": ensemble})
+
+    def windows(self, system: str) -> dict[str, RealPDEBench]:
+        """The windows of the three real splits of a system, by their names."""
+        reading = BenchmarkConfig(data=self.root, layout=self.layout)
+        return {split: open_windows(reading, system, "real", split) for split in SPLITS}
 
     def benchmark(self, system: str, backbone: str) -> BenchmarkConfig:
         """How to read data and checkpoints of a pair."""

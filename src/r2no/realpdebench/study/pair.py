@@ -18,19 +18,19 @@ from r2no.progress import Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol
 from r2no.realpdebench.protocol.sources import Source, is_artifact, open_source, with_names
-from r2no.realpdebench.protocol.windows import check_operator, open_windows
+from r2no.realpdebench.protocol.windows import check_operator
 from r2no.realpdebench.study.beyond import is_beyond_done, run_beyond
 from r2no.realpdebench.study.config import BenchConfig
 from r2no.realpdebench.study.passes import TestPass, diagnostic, run_pass, shown_frames
 from r2no.realpdebench.study.readouts import StudyReadouts, study_readouts
 from r2no.realpdebench.study.studies import SourceName
 from r2no.realpdebench.study.theory import errors_by_trajectory, selection_summary
+from r2no.realpdebench.systems import SPLITS
 from r2no.runs.finish import ARTIFACT
 
 #: Results of the first format hold other estimates of the theory; all are read.
 FORMATS = ("r2no.bench/1", "r2no.bench/2")
 FORMAT = FORMATS[-1]
-_SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,12 @@ class Pair:
             FORMATS[0],
             self.config.settings_key(),
             storage.file_sha256(checkpoint),
-            [windows[split].fingerprint for split in _SPLITS],
+            [windows[split].fingerprint for split in SPLITS],
         )
 
     def folder(self, key: str) -> Path:
         """Where the adaptation of the pair is kept."""
         return self.config.out / "adapt" / f"{self.name}-{key[:12]}"
-
-    def windows(self) -> dict[str, RealPDEBench]:
-        """The windows of the three real splits, by their names."""
-        config = self.config.benchmark(self.system, self.backbone)
-        return {split: open_windows(config, self.system, "real", split) for split in _SPLITS}
 
 
 def is_done(place: Pair, key: str) -> bool:
@@ -95,7 +90,7 @@ def run_pair(place: Pair, checkpoint: Path, reporter: Reporter) -> bool:
 
     A second process waits for the first, and then finds nothing missing.
     """
-    windows = place.windows()
+    windows = place.config.windows(place.system)
     key = place.key(checkpoint, windows)
     with sole_run(place.result), sole_run(place.folder(key) / ARTIFACT):
         if ranks.agreed(is_done(place, key)):

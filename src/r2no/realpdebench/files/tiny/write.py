@@ -11,9 +11,8 @@ from r2no.errors import StorageError
 from r2no.realpdebench.files.folder import GROUPS, Folder
 from r2no.realpdebench.files.splits import DrawnSplits, Parameters, draw_splits
 from r2no.realpdebench.files.tiny import tables
-from r2no.realpdebench.files.tiny.flame import flame
+from r2no.realpdebench.files.tiny.fields import flame, wake
 from r2no.realpdebench.files.tiny.plans import PLANS, tiny_system
-from r2no.realpdebench.files.tiny.wake import wake
 from r2no.realpdebench.systems import KINDS, LAYOUTS, SYSTEMS
 from r2no.storage import scratch_folder, take_place, write_json
 

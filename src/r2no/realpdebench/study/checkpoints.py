@@ -11,8 +11,8 @@ from r2no.realpdebench.protocol.config import TrainConfig
 from r2no.realpdebench.protocol.run import CHECKPOINT, run_training
 from r2no.realpdebench.protocol.windows import open_windows
 from r2no.realpdebench.study.config import BenchConfig
-from r2no.realpdebench.study.printed import published
 from r2no.realpdebench.study.studies import BACKBONES, SourceName
+from r2no.realpdebench.study.values import published
 from r2no.runs.finish import SUMMARY
 
 PARADIGM: dict[SourceName, str] = {"pretrained": "numerical", "finetune": "finetune"}
