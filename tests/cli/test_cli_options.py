@@ -6,6 +6,8 @@ import typer
 from typer.testing import CliRunner
 
 from r2no.cli import options
+from r2no.cli.main import app
+from r2no.realpdebench.protocol import AdaptConfig, EvaluateConfig, TrainConfig
 
 
 def group(
@@ -49,3 +51,11 @@ def test_a_group_stands_behind_the_commands_own_options_or_first() -> None:
 
 def test_what_was_not_given_is_left_to_the_config() -> None:
     assert options.given(a=None, b=[], c=0, d=False, e="x") == {"c": 0, "d": False, "e": "x"}
+
+
+def test_options_of_the_protocol_are_fields_of_its_configs() -> None:
+    group = typer.main.get_command(app).commands["bench"]
+    configs = {"train": TrainConfig, "adapt": AdaptConfig, "evaluate": EvaluateConfig}
+    for name, config in configs.items():
+        known = {parameter.name for parameter in group.commands[name].params}
+        assert known - {"config", "help"} == config.model_fields.keys()

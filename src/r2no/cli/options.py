@@ -1,7 +1,7 @@
 """Options that several commands share, and how a group of them becomes one argument."""
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -26,25 +26,44 @@ TrustSource = Annotated[
 ]
 
 Command = TypeVar("Command", bound=Callable[..., None])
+#: Options without a default, by the name of the argument: type and help.
+Table = Mapping[str, tuple[Any, str]]
 
 
-def also(group: Callable[..., Any], *, first: bool = False) -> Callable[[Command], Command]:
-    """Give a command the options of ``group``, a function of them; they arrive in its ``**``.
+def also(group: Table | Callable[..., Any], *, first: bool = False) -> Callable[[Command], Command]:
+    """Give a command the options of a table, or of a function of them; they arrive in its ``**``.
 
     They stand behind the command's own in its help, or ``first``.
     """
+    shared = _listed(group) if isinstance(group, Mapping) else _parameters(group)
 
     def decorate(command: Command) -> Command:
-        parameters = list(inspect.signature(command).parameters.values())
-        own = [one for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        shared = list(inspect.signature(group).parameters.values())
+        own = _parameters(command)
         together = shared + own if first else own + shared
-        keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in together]
-        command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in together]
+        command.__signature__ = Signature(keywords)  # type: ignore[attr-defined]
         command.__annotations__ |= {one.name: one.annotation for one in shared}
         return command
 
     return decorate
+
+
+def _listed(table: Table) -> list[Parameter]:
+    return [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[kind | None, typer.Option(help=text)],
+        )
+        for name, (kind, text) in table.items()
+    ]
+
+
+def _parameters(function: Callable[..., Any]) -> list[Parameter]:
+    """Those of a function, but for its ``**``."""
+    found = signature(function).parameters.values()
+    return [one for one in found if one.kind is not Parameter.VAR_KEYWORD]
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ read from its file, never taken from here.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,24 @@ COMBUSTION_FIELDS = (
     "Velocity[k]",
     "Velocity_Magnitude",
 )
+
+#: What the benchmark calls the settings of a system.
+_SETTINGS = {
+    "frames": "n_sim_frame",
+    "history_frames": "in_step",
+    "horizon_frames": "out_step",
+    "interval": "interval",
+    "trunk_frames": "trunk_length",
+    "held_in": "n_sim_in_distribution",
+    "held_out": "n_sim_out_distribution",
+}
+_STRIDES = ("sub_s_real", "sub_s_numerical")
+_TRANSOLVER = ("transolver", "trainsolver")
+
+
+def spellings(backbone: str) -> tuple[str, ...]:
+    """How the benchmark's released files write the name of a network."""
+    return _TRANSOLVER if backbone in _TRANSOLVER else (backbone,)
 
 
 class Body(NamedTuple):
@@ -122,6 +141,17 @@ class System:
             given["stride"] = tuple(both)
         return replace(self, **given)
 
+    def benchmark_settings(self) -> dict[str, Any]:
+        """The numbers that windows are cut with, under the benchmark's names."""
+        strides = dict(zip(_STRIDES, self.stride, strict=True))
+        return {theirs: getattr(self, ours) for ours, theirs in _SETTINGS.items()} | strides
+
+    def with_benchmark_settings(self, content: Mapping[str, Any]) -> "System":
+        """The system with such numbers, of data whose trajectories are not counted."""
+        settings = {ours: content[theirs] for ours, theirs in _SETTINGS.items()}
+        stride = content[_STRIDES[0]], content[_STRIDES[1]]
+        return replace(self, **settings, stride=stride, trajectories=(0, 0))
+
 
 _TWO = r"(\d+)_(\d+\.?\d*)\.h5"
 _ALL = (
@@ -193,25 +223,9 @@ def lookup(name: str, root: Path | None = None) -> System:
         return system
     content = read_json(small)
     try:
-        return _with_settings(system, content)
+        return system.with_benchmark_settings(content)
     except (KeyError, TypeError) as error:
         raise FileDamagedError(
             f"`{small}` lacks the setting {error}. Write the small data set again with "
             "`r2no bench tiny`."
         ) from error
-
-
-def _with_settings(system: System, content: dict[str, Any]) -> System:
-    """The system with the numbers that small data were made with."""
-    return replace(
-        system,
-        history_frames=content["in_step"],
-        horizon_frames=content["out_step"],
-        interval=content["interval"],
-        trunk_frames=content["trunk_length"],
-        frames=content["n_sim_frame"],
-        held_in=content["n_sim_in_distribution"],
-        held_out=content["n_sim_out_distribution"],
-        stride=(content["sub_s_real"], content["sub_s_numerical"]),
-        trajectories=(0, 0),
-    )

@@ -146,7 +146,7 @@ def _adapt(
         train,
         fit,
         settings=config.settings(),
-        normalisers=(source.operator.history_normaliser, source.operator.target_normaliser),
+        normalisers=source.normalisers,
         folder=folder / "work",
         reporter=reporter,
     )
@@ -180,7 +180,7 @@ def run_evaluation(config: EvaluateConfig, *, reporter: Reporter = SILENT) -> di
     protocol = Protocol(
         config.batch_size or (row.eval_batch_size if config.compat else _CLEAN_BATCH),
         config.compat,
-        (source.operator.history_normaliser, source.operator.target_normaliser),
+        source.normalisers,
         probes=config.probes,
     )
     device = source.operator.history_shift.device

@@ -45,13 +45,12 @@ def run_beyond(
     reporter: Reporter,
 ) -> None:
     """Fit and score a pair with all columns that cost nothing, and write the rows."""
-    operator = source.operator
     model = adapt(
-        operator,
+        source.operator,
         windows["train"],
         windows["val"],
         settings=config.beyond_adapt(),
-        normalisers=(operator.history_normaliser, operator.target_normaliser),
+        normalisers=source.normalisers,
         folder=work,
         reporter=reporter,
     )

@@ -19,7 +19,7 @@ from r2no.adaptation.adapting import prepare
 from r2no.errors import R2NOError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
-from r2no.realpdebench.protocol.sources import is_artifact, open_source
+from r2no.realpdebench.protocol.sources import is_artifact
 from r2no.realpdebench.study.checkpoints import check_sources, obtain_source, released
 from r2no.realpdebench.study.config import BenchConfig
 from r2no.realpdebench.study.pair import Pair, run_pair
@@ -122,16 +122,14 @@ def _prepare_pair(place: Pair, checkpoint: Path, member: int | None, reporter: R
     folder = place.folder(place.key(checkpoint, windows))
     if ranks.agreed(is_artifact(folder / ARTIFACT)):
         return
-    config = place.config.benchmark(place.system, place.backbone)
-    cache = place.config.out / "statistics"
-    operator = open_source(config, checkpoint, cache=cache, reporter=reporter).operator
+    source = place.open(checkpoint, reporter)
     prepare(
-        operator,
+        source.operator,
         windows["train"],
         windows["val"],
         member,
         settings=place.config.adapt(),
-        normalisers=(operator.history_normaliser, operator.target_normaliser),
+        normalisers=source.normalisers,
         folder=folder / "work",
         reporter=reporter,
     )

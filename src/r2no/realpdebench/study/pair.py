@@ -71,6 +71,11 @@ class Pair:
         """Where the adaptation of the pair is kept."""
         return self.config.out / "adapt" / f"{self.name}-{key[:12]}"
 
+    def open(self, checkpoint: Path, reporter: Reporter) -> Source:
+        """The operator that the pair adapts."""
+        config = self.config.benchmark(self.system, self.backbone)
+        return open_source(config, checkpoint, cache=config.cache, reporter=reporter)
+
 
 def is_done(place: Pair, key: str) -> bool:
     """Whether all that the pair is asked for is there."""
@@ -107,12 +112,9 @@ def _run(
     reporter: Reporter,
 ) -> None:
     """Adapt the pair if that is not done, score it and write its result."""
-    config = place.config.benchmark(place.system, place.backbone)
-    cache = place.config.out / "statistics"
-    source = open_source(config, checkpoint, cache=cache, reporter=reporter)
+    source = place.open(checkpoint, reporter)
     check_operator(source.operator, windows["test"])
-    normalisers = source.operator.history_normaliser, source.operator.target_normaliser
-    protocol = Protocol(place.config.batch_size, place.config.compat, normalisers)
+    protocol = Protocol(place.config.batch_size, place.config.compat, source.normalisers)
     if not _is_scored(place, key):
         model = _adapted(place, source, windows, key, reporter)
         score_pair(place, key, model, windows, protocol=protocol, reporter=reporter)
@@ -160,7 +162,7 @@ def _adapted(
         windows["train"],
         windows["val"],
         settings=place.config.adapt(),
-        normalisers=(source.operator.history_normaliser, source.operator.target_normaliser),
+        normalisers=source.normalisers,
         folder=path.parent / "work",
         reporter=reporter,
     )
