@@ -1,7 +1,6 @@
 """``r2no evaluate``: all metrics of an artifact on a split of the data it was made from."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +14,7 @@ from r2no.progress import Reporter
 
 @app.command(cls=HalfMoved)
 def evaluate(
-    artifact: Annotated[Path, typer.Argument(help="Folder that `r2no adapt` wrote.")],
+    artifact: options.Artifact,
     split: Annotated[str, typer.Option(help="train, fit or test.")] = "test",
     output: options.AlsoWrite = None,
     trust_source: options.TrustSource = False,

@@ -12,6 +12,7 @@ from r2no.errors import ConfigError
 Config = Annotated[
     Path, typer.Argument(help="YAML file: data, source, adapt, out; see `r2no schema`.")
 ]
+Artifact = Annotated[Path, typer.Argument(help="Folder that `r2no adapt` wrote.")]
 Device = Annotated[
     str,
     typer.Option(help="Where to compute: auto (an accelerator if there is one), cpu, cuda:1, ..."),

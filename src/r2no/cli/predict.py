@@ -10,17 +10,18 @@ from r2no.cli.app import app, check_exists, say
 from r2no.errors import ConfigError
 from r2no.progress import Reporter
 
+Measured = Annotated[
+    list[str],
+    typer.Argument(help="NetCDF, Zarr, HDF5, MATLAB, npz or npy files, folders or patterns."),
+]
 _NAMED = 10  # unfamiliar windows
 
 
 @app.command()
 @options.also(options.opening)
 def predict(
-    artifact: Annotated[Path, typer.Argument(help="Folder that `r2no adapt` wrote.")],
-    data: Annotated[
-        list[str],
-        typer.Argument(help="NetCDF, Zarr, HDF5, MATLAB, npz or npy files, folders or patterns."),
-    ],
+    artifact: options.Artifact,
+    data: Measured,
     out: Annotated[Path, typer.Option(help="File to write: *.nc or *.zarr.")] = Path("forecast.nc"),
     origins: Annotated[
         str, typer.Option(help="all: every STRIDE frames and from the last ones; last: only those.")
