@@ -36,8 +36,8 @@ from r2no.realpdebench.study import (
     study_sheet,
 )
 from r2no.realpdebench.study.checkpoints import released
+from r2no.realpdebench.study.config import Pair
 from r2no.realpdebench.study.details import load_fields
-from r2no.realpdebench.study.pair import Pair
 from r2no.realpdebench.study.passes import stored_errors
 from r2no.realpdebench.study.readouts import retained_depths
 from r2no.realpdebench.study.run import Outcome, in_processes

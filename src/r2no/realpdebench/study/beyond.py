@@ -15,7 +15,7 @@ from r2no.data.window import Windows
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.evaluation import Protocol
 from r2no.realpdebench.protocol.sources import Source
-from r2no.realpdebench.study.config import BenchConfig
+from r2no.realpdebench.study.config import Pair
 from r2no.scoring import Metrics, score
 from r2no.training import Persistence
 
@@ -34,13 +34,10 @@ def is_beyond_done(result: Path, key: str) -> bool:
 
 
 def run_beyond(
-    result: Path,
+    place: Pair,
     key: str,
-    config: BenchConfig,
     source: Source,
     windows: Mapping[str, Windows],
-    *,
-    work: Path,
     protocol: Protocol,
     reporter: Reporter,
 ) -> None:
@@ -49,9 +46,9 @@ def run_beyond(
         source.operator,
         windows["train"],
         windows["val"],
-        settings=config.beyond_adapt(),
+        settings=place.config.beyond_adapt(),
         normalisers=source.normalisers,
-        folder=work,
+        folder=place.folder(key) / "work",
         reporter=reporter,
     )
     fields, members = model.fields, len(model.loops.modules)
@@ -69,7 +66,7 @@ def run_beyond(
         reporter=reporter,
     )
     content: dict[str, Any] = {"verdict": str(model.verdict), "readouts": metrics.compute()}
-    storage.write_json(beyond_file(result), {"format": FORMAT, "key": key, **content})
+    storage.write_json(beyond_file(place.result), {"format": FORMAT, "key": key, **content})
 
 
 def with_beyond(content: dict[str, Any], path: Path) -> dict[str, Any]:

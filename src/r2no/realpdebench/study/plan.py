@@ -24,8 +24,8 @@ from r2no.data.window import Fields, collate
 from r2no.realpdebench.protocol.run import CHECKPOINT
 from r2no.realpdebench.protocol.sources import build_network, is_artifact
 from r2no.realpdebench.study.checkpoints import check_sources, finished, released, source_config
-from r2no.realpdebench.study.config import BenchConfig
-from r2no.realpdebench.study.pair import Pair, is_done
+from r2no.realpdebench.study.config import BenchConfig, Pair
+from r2no.realpdebench.study.pair import is_done
 from r2no.realpdebench.study.run import prepare_data
 from r2no.realpdebench.study.sheets import Sheet, cells
 from r2no.realpdebench.study.studies import BACKBONES, SYSTEM_NAMES, SourceName
