@@ -35,11 +35,11 @@ COMBUSTION_FIELDS = (
 
 #: What the benchmark calls the settings of a system.
 _SETTINGS = {
-    "frames": "n_sim_frame",
     "history_frames": "in_step",
     "horizon_frames": "out_step",
     "interval": "interval",
     "trunk_frames": "trunk_length",
+    "frames": "n_sim_frame",
     "held_in": "n_sim_in_distribution",
     "held_out": "n_sim_out_distribution",
 }

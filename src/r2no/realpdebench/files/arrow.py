@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from r2no.errors import DataError, FileDamagedError, R2NOError
-from r2no.realpdebench.files.trajectories import Shape, Stamp, Trajectories
+from r2no.errors import DataError, FileDamagedError
+from r2no.realpdebench.files.trajectories import Shape, Stamp, Trajectories, damage_named
 from r2no.realpdebench.systems import Column, System
 from r2no.storage import read_json
 
@@ -125,18 +125,11 @@ def read_rows(path: Path, system: System) -> list[Row]:
     """
     stamp = Stamp.of(path)
     _check_end(path, stamp.size)
-    try:
-        with pa.memory_map(str(path)) as source:
-            base = source.read_buffer().address
-            source.seek(0)
-            batches = pa.ipc.open_stream(source)
-            return [row for batch in batches for row in _batch_rows(batch, base, stamp, system)]
-    except R2NOError:
-        raise
-    except Exception as error:  # pyarrow raises anything for damaged metadata
-        raise FileDamagedError(
-            f"`{path}` is truncated or not an Arrow stream ({error}). Fetch this shard again."
-        ) from error
+    with damage_named(path, "an Arrow stream", "this shard"), pa.memory_map(str(path)) as source:
+        base = source.read_buffer().address
+        source.seek(0)
+        batches = pa.ipc.open_stream(source)
+        return [row for batch in batches for row in _batch_rows(batch, base, stamp, system)]
 
 
 def _check_end(path: Path, size: int) -> None:

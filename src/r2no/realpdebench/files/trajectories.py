@@ -8,15 +8,15 @@ import hashlib
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from r2no.errors import DataError, FileDamagedError, GridMismatchError
+from r2no.errors import DataError, FileDamagedError, GridMismatchError, R2NOError
 from r2no.realpdebench.files.splits import WindowStart
 from r2no.realpdebench.systems import Column, System
 
@@ -64,6 +64,19 @@ def _sample_hash(path: Path, size: int) -> str:
             stream.seek((size - _PIECE) * piece // (_PIECES - 1))
             digest.update(stream.read(_PIECE))
     return digest.hexdigest()
+
+
+@contextmanager
+def damage_named(path: Path, form: str, again: str) -> Iterator[None]:
+    """Whatever a reading library raises for damaged headers becomes one named error."""
+    try:
+        yield
+    except R2NOError:
+        raise
+    except Exception as error:
+        raise FileDamagedError(
+            f"`{path}` is truncated or not {form} ({error}). Fetch {again} again."
+        ) from error
 
 
 class Trajectories(ABC):
