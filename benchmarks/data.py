@@ -24,7 +24,7 @@ import torch
 
 from benchmarks import parser, peak_megabytes, print_conditions
 from r2no.realpdebench import RealPDEBench, lookup
-from r2no.realpdebench.files.shards import read_rows
+from r2no.realpdebench.files.arrow import read_rows
 
 GRIDS = {"real": (64, 128), "numerical": (128, 256)}
 COLUMNS = {"real": ("u", "v"), "numerical": ("u", "v", "p")}

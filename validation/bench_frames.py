@@ -22,7 +22,8 @@ from r2no.data import ArrayWindows
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol import Protocol
 from r2no.realpdebench.study import BenchConfig, draw, load_results, study_sheet
-from r2no.realpdebench.study.pair import Pair, score_pair
+from r2no.realpdebench.study.config import Pair
+from r2no.realpdebench.study.pair import score_pair
 from r2no.storage import fingerprint
 from r2no.training import PhysicalOperator, TrainSettings, train_operator
 from r2no.training.backbone import fit_normalisers

@@ -15,10 +15,10 @@ from r2no.realpdebench.study import (
     FIGURES,
     STUDIES,
     BenchConfig,
-    comparable,
     compare_sheet,
     draw,
     load_results,
+    published_studies,
     run_bench,
     study_sheet,
 )
@@ -44,7 +44,7 @@ def main() -> None:
         print(sheet.title, *sheet.notes, sep="\n  ")
     for name in FIGURES:
         print(f"{name}: {len(draw(name, results, out, out / 'figures'))} figures")
-    for name in comparable():
+    for name in published_studies():
         print(f"compare {name}: {len(compare_sheet(name, results).rows)} values")
     print(f"{len(outcomes) - len(failed)} of {len(outcomes)} results, ", end="")
     print(f"{(time.monotonic() - start) / 60:.1f} minutes")

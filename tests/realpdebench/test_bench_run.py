@@ -35,12 +35,12 @@ from r2no.realpdebench.study import (
     run_bench,
     study_sheet,
 )
+from r2no.realpdebench.study.checkpoints import released
+from r2no.realpdebench.study.config import Pair
 from r2no.realpdebench.study.details import load_fields
-from r2no.realpdebench.study.pair import Pair
 from r2no.realpdebench.study.passes import stored_errors
 from r2no.realpdebench.study.readouts import retained_depths
 from r2no.realpdebench.study.run import Outcome, in_processes
-from r2no.realpdebench.study.sources import released
 from r2no.realpdebench.study.theory import Contraction, errors_by_trajectory, selection_summary
 from r2no.repair_loop import RepairUNet
 
@@ -242,7 +242,9 @@ def test_readouts_equal_those_of_the_adapted_model(run, data):
     path = folder / "model.r2no" / "source.safetensors"
     source = open_source(reading, path, cache=None, reporter=SILENT)
     model = load(folder / "model.r2no", source.operator)
-    scores, errors = score_readouts(model, place.windows()["test"], readouts(model))
+    scores, errors = score_readouts(
+        model, place.config.windows(place.system)["test"], readouts(model)
+    )
     found = json.loads(place.result.read_text())
     names = {"r2no_m3": "r2no"}
     for name, metrics in scores.items():
@@ -355,7 +357,7 @@ def test_plan_counts_what_is_left(run, data, tmp_path):
     assert "2 results, 2 cached; 0 evaluations" in text
     fresh = plan_sheet(config(data, tmp_path, "cylinder", "fno"))
     place = Pair(config(data, tmp_path, "cylinder", "fno"), "cylinder", "fno", "finetune")
-    sizes = {split: len(windows) for split, windows in place.windows().items()}
+    sizes = {split: len(windows) for split, windows in place.config.windows(place.system).items()}
     batch = min(8, sizes["train"])
     expected = 3 * 4 * (8 * batch + 2 * sizes["val"] + sizes["val"] + sizes["test"])
     expected += 4 * sizes["val"]  # the first member's errors by cell
@@ -389,7 +391,7 @@ def kept_model(run: Path, data: Path, system: str, backbone: str):
     path = folder / "model.r2no" / "source.safetensors"
     reading = place.config.benchmark(system, backbone)
     source = open_source(reading, path, cache=None, reporter=SILENT)
-    return load(folder / "model.r2no", source.operator), place.windows()
+    return load(folder / "model.r2no", source.operator), place.config.windows(place.system)
 
 
 def test_errors_by_trajectory_add_up_to_those_of_the_fit_split(run, data):
@@ -418,7 +420,7 @@ def test_results_hold_the_price_of_all_cells(run, data):
         price = content["theory"]["selection"]
         channels = {"cylinder": 2, "combustion": 1}[system]
         place = Pair(config(data, run, system, "fno"), system, "fno", "finetune")
-        origins = place.windows()["val"].origins
+        origins = place.config.windows(place.system)["val"].origins
         assert price["regions"] == 16 * 4 * channels
         assert price["occupied"] <= content["cost"]["occupied_cells"] * channels
         assert price["trajectories"] == len(origins[:, 0].unique())

@@ -1,12 +1,14 @@
-"""The parser that every command registers on, and the console they print to."""
+"""The parsers that commands register on, and how they print."""
 
 import shlex
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from r2no.errors import FileMissingError
@@ -16,6 +18,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Adapt simulation-pretrained neural operators to real measurements.",
 )
+bench_app = typer.Typer(
+    no_args_is_help=True, help="RealPDEBench: its data, its protocol, the paper's experiments."
+)
+app.add_typer(bench_app, name="bench")
 console = Console(markup=False, emoji=False)  # names and paths are printed as they are
 
 
@@ -59,3 +65,21 @@ def shown(text: str) -> str:
 def command_line() -> str:
     """This command as it was typed, for provenance."""
     return shlex.join(["r2no", *sys.argv[1:]]) if Path(sys.argv[0]).stem in ("r2no", "main") else ""
+
+
+def what_helped(contributions: Iterable[Mapping[str, Any]]) -> Table:
+    """What each group of columns is worth, the most useful first."""
+    from r2no.report.wording import contribution_rows
+
+    table = Table(
+        title="What helped? Held-out RMSE, 100 % is the source's",
+        padding=(0, 0, 0, 1),
+        title_justify="left",
+    )
+    table.add_column("group", no_wrap=True)
+    for name in ("worth", "without it", "it alone", "all groups"):
+        table.add_column(name, justify="left" if name == "worth" else "right")
+    for row in contribution_rows(contributions):
+        words = (row[key] for key in ("group", "worth", "without", "alone", "together"))
+        table.add_row(*(text.replace("\u00a0", " ") for text in words))
+    return table

@@ -10,7 +10,7 @@ from r2no.errors import ConfigError
 from r2no.runs import OwnConfig, read_own_config
 
 
-def read_config(path: Path, overrides: dict[str, Any] | None = None) -> OwnConfig:
+def read_config(path: Path, overrides: dict[str, Any]) -> OwnConfig:
     """Read the file; one that names a system of the benchmark is told where it belongs.
 
     Raises:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from r2no.backbones import names
 from r2no.cli import options
-from r2no.cli.app import app, command_line, console, say
+from r2no.cli.app import app, command_line, console, say, what_helped
 from r2no.ensemble import Verdict
 from r2no.ensemble.verdict import readable
 from r2no.progress import Reporter
@@ -34,7 +34,6 @@ def demo(
 
     Example: r2no demo --out demo-out
     """
-    from r2no.cli.tables import what_helped
     from r2no.wake.demo import DemoSettings, run_demo
 
     settings = DemoSettings(seed=seed, members=members, quick=quick, backbone=backbone)

@@ -32,7 +32,7 @@ def doctor(
     from r2no.runs import examine
 
     levels, rows = [], []
-    own = read_config(config, {} if device is None else {"device": device})
+    own = read_config(config, options.given(device=device))
     for finding in examine(own, full=full):
         levels.append(finding.level)
         rows.append(asdict(finding))

@@ -1,7 +1,6 @@
 """``r2no evaluate``: all metrics of an artifact on a split of the data it was made from."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,12 +14,10 @@ from r2no.progress import Reporter
 
 @app.command(cls=HalfMoved)
 def evaluate(
-    artifact: Annotated[Path, typer.Argument(help="Folder that `r2no adapt` wrote.")],
+    artifact: options.Artifact,
     split: Annotated[str, typer.Option(help="train, fit or test.")] = "test",
-    output: Annotated[Path | None, typer.Option(help="Also write the JSON here.")] = None,
-    trust_source: Annotated[
-        bool, typer.Option(help="Import the factory, or open the program, the artifact names.")
-    ] = False,
+    output: options.AlsoWrite = None,
+    trust_source: options.TrustSource = False,
     device: options.Device = "auto",
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Windows at a time; default as the artifact says.")

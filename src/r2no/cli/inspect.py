@@ -19,21 +19,14 @@ from r2no.errors import ConfigError
 
 
 @app.command()
+@options.also(options.opening)
 def inspect(
     paths: Annotated[
         list[str],
         typer.Argument(help="A checkpoint, an artifact, or data: files, a folder, a pattern."),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    variables: options.Variables = None,
-    dims: options.Dims = None,
-    axes: options.AxesNames = None,
-    mask: options.Mask = "auto",
-    conditioning: options.Conditioning = None,
-    units: options.Units = None,
-    spacing: options.Spacing = None,
-    time_step: options.TimeStep = None,
-    allow_sparse: options.AllowSparse = False,
+    as_json: options.AsJSON = False,
+    **about: Any,
 ) -> None:
     """Say what a file or an artifact holds, without running anything in it.
 
@@ -43,10 +36,7 @@ def inspect(
     """
     path = Path(paths[0])
     if len(paths) > 1 or is_data(paths[0]):
-        about = options.opening(
-            variables, dims, axes, mask, conditioning, units, spacing, time_step, allow_sparse
-        )
-        found = _data(paths, about)
+        found = _data(paths, options.opening(**about))
     else:
         found = _artifact(path) if path.is_dir() else _checkpoint(path)
     if as_json:

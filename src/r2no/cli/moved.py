@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from r2no.cli.app import app
+from r2no.cli.app import app, bench_app
 from r2no.errors import R2NOError
 
 
@@ -41,8 +41,6 @@ class HalfMoved(TyperCommand):
 
 def _bench_options(command: str) -> set[str]:
     """The options of a command of ``r2no bench``."""
-    from r2no.cli.bench import bench_app
-
     group: Any = typer.main.get_command(bench_app)
     parameters = group.commands[command].params
     names = {name for each in parameters for name in (*each.opts, *each.secondary_opts)}

@@ -1,7 +1,9 @@
-"""Options that several commands share, and how they become a config."""
+"""Options that several commands share, and how a group of them becomes one argument."""
 
+from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -10,6 +12,7 @@ from r2no.errors import ConfigError
 Config = Annotated[
     Path, typer.Argument(help="YAML file: data, source, adapt, out; see `r2no schema`.")
 ]
+Artifact = Annotated[Path, typer.Argument(help="Folder that `r2no adapt` wrote.")]
 Device = Annotated[
     str,
     typer.Option(help="Where to compute: auto (an accelerator if there is one), cpu, cuda:1, ..."),
@@ -17,49 +20,91 @@ Device = Annotated[
 DeviceOfFile = Annotated[
     str | None, typer.Option("--device", help="Where to compute: auto, cpu, cuda:1, mps.")
 ]
-AllowSparse = Annotated[
-    bool, typer.Option(help="Open files that declare far more values than are in them.")
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AlsoWrite = Annotated[Path | None, typer.Option(help="Also write the JSON here.")]
+TrustSource = Annotated[
+    bool, typer.Option(help="Import the factory, or open the program, the artifact names.")
 ]
 
-Variables = Annotated[
-    list[str] | None, typer.Option(help="Variable of the data; repeat, in order.")
-]
-Dims = Annotated[list[str] | None, typer.Option(help="What a dimension is, as time=t; repeat.")]
-AxesNames = Annotated[
-    str | None, typer.Option(help="Axes of arrays without names, as time,y,x or y,x,time.")
-]
-Mask = Annotated[
-    str,
-    typer.Option(
-        help="auto or nan: NaN is missing; none: it is an error; a variable, true where valid; or "
-        "NAME=1,2 with the values that mean valid."
-    ),
-]
-Conditioning = Annotated[
-    list[str] | None, typer.Option(help="Scalar variable or attribute of the data; repeat.")
-]
-Units = Annotated[
-    list[str] | None,
-    typer.Option(help="Of data without units: one for all channels, or u=m/s; repeat."),
-]
-Spacing = Annotated[
-    str | None, typer.Option(help="Of a grid without coordinates, as 0.5 or 0.5,0.8.")
-]
-TimeStep = Annotated[float | None, typer.Option(help="Of data without times.")]
+Command = TypeVar("Command", bound=Callable[..., None])
+#: Options without a default, by the name of the argument: type and help.
+Table = Mapping[str, tuple[Any, str]]
+
+
+def also(group: Table | Callable[..., Any], *, first: bool = False) -> Callable[[Command], Command]:
+    """Give a command the options of a table, or of a function of them; they arrive in its ``**``.
+
+    They stand behind the command's own in its help, or ``first``.
+    """
+    shared = _listed(group) if isinstance(group, Mapping) else _parameters(group)
+
+    def decorate(command: Command) -> Command:
+        own = _parameters(command)
+        together = shared + own if first else own + shared
+        keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in together]
+        command.__signature__ = Signature(keywords)  # type: ignore[attr-defined]
+        command.__annotations__ |= {one.name: one.annotation for one in shared}
+        return command
+
+    return decorate
+
+
+def _listed(table: Table) -> list[Parameter]:
+    return [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[kind | None, typer.Option(help=text)],
+        )
+        for name, (kind, text) in table.items()
+    ]
+
+
+def _parameters(function: Callable[..., Any]) -> list[Parameter]:
+    """Those of a function, but for its ``**``."""
+    found = signature(function).parameters.values()
+    return [one for one in found if one.kind is not Parameter.VAR_KEYWORD]
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Those that were given; a config knows what the others are."""
+    return {name: value for name, value in options.items() if value not in (None, [])}
 
 
 def opening(
-    variables: list[str] | None,
-    dims: list[str] | None,
-    axes: str | None,
-    mask: str,
-    conditioning: list[str] | None,
-    units: list[str] | None,
-    spacing: str | None,
-    time_step: float | None,
-    allow_sparse: bool,
+    variables: Annotated[
+        list[str] | None, typer.Option(help="Variable of the data; repeat, in order.")
+    ] = None,
+    dims: Annotated[
+        list[str] | None, typer.Option(help="What a dimension is, as time=t; repeat.")
+    ] = None,
+    axes: Annotated[
+        str | None, typer.Option(help="Axes of arrays without names, as time,y,x or y,x,time.")
+    ] = None,
+    mask: Annotated[
+        str,
+        typer.Option(
+            help="auto or nan: NaN is missing; none: it is an error; a variable, true where valid; "
+            "or NAME=1,2 with the values that mean valid."
+        ),
+    ] = "auto",
+    conditioning: Annotated[
+        list[str] | None, typer.Option(help="Scalar variable or attribute of the data; repeat.")
+    ] = None,
+    units: Annotated[
+        list[str] | None,
+        typer.Option(help="Of data without units: one for all channels, or u=m/s; repeat."),
+    ] = None,
+    spacing: Annotated[
+        str | None, typer.Option(help="Of a grid without coordinates, as 0.5 or 0.5,0.8.")
+    ] = None,
+    time_step: Annotated[float | None, typer.Option(help="Of data without times.")] = None,
+    allow_sparse: Annotated[
+        bool, typer.Option(help="Open files that declare far more values than are in them.")
+    ] = False,
 ) -> dict[str, Any]:
-    """The options about data, in the order of every command, as arguments of ``data.open``."""
+    """The options about data as arguments of ``data.open``."""
     return {
         "variables": variables or None,
         "dims": _pairs("--dims", dims or [], "role=name, as in time=t"),

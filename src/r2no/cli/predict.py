@@ -1,7 +1,7 @@
 """``r2no predict``: forecasts of measured data as a NetCDF or Zarr file."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,16 +10,18 @@ from r2no.cli.app import app, check_exists, say
 from r2no.errors import ConfigError
 from r2no.progress import Reporter
 
+Measured = Annotated[
+    list[str],
+    typer.Argument(help="NetCDF, Zarr, HDF5, MATLAB, npz or npy files, folders or patterns."),
+]
 _NAMED = 10  # unfamiliar windows
 
 
 @app.command()
+@options.also(options.opening)
 def predict(
-    artifact: Annotated[Path, typer.Argument(help="Folder that `r2no adapt` wrote.")],
-    data: Annotated[
-        list[str],
-        typer.Argument(help="NetCDF, Zarr, HDF5, MATLAB, npz or npy files, folders or patterns."),
-    ],
+    artifact: options.Artifact,
+    data: Measured,
     out: Annotated[Path, typer.Option(help="File to write: *.nc or *.zarr.")] = Path("forecast.nc"),
     origins: Annotated[
         str, typer.Option(help="all: every STRIDE frames and from the last ones; last: only those.")
@@ -31,24 +33,14 @@ def predict(
         list[float] | None,
         typer.Option(help="Write bands that hold the measured value so often: 0.5 0.9."),
     ] = None,
-    variables: options.Variables = None,
-    dims: options.Dims = None,
-    axes: options.AxesNames = None,
-    mask: options.Mask = "auto",
-    conditioning: options.Conditioning = None,
-    units: options.Units = None,
-    spacing: options.Spacing = None,
-    time_step: options.TimeStep = None,
-    allow_sparse: options.AllowSparse = False,
     source: Annotated[
         Path | None, typer.Option(help="Checkpoint of the source, if not in the artifact.")
     ] = None,
-    trust_source: Annotated[
-        bool, typer.Option(help="Import the factory, or open the program, the artifact names.")
-    ] = False,
+    trust_source: options.TrustSource = False,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Forecasts at a time.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace a file of other origin.")] = False,
     device: options.Device = "auto",
+    **about: Any,
 ) -> None:
     """Forecast from measurements, also beyond their last frame, and write a file with coordinates.
 
@@ -68,11 +60,8 @@ def predict(
         raise ConfigError(f"`--origins` must be all or last, but got {origins!r}.")
     check_exists(artifact, "There is no artifact")
     place = choose(device)
-    about = options.opening(
-        variables, dims, axes, mask, conditioning, units, spacing, time_step, allow_sparse
-    )
     data, wanted = _apart(data, coverage or [])
-    measured = open_data(data, **about)
+    measured = open_data(data, **options.opening(**about))
     operator = None if source is None else load_operator(source)[0]
     model = load(artifact, operator, trust_source=trust_source, device=place)
     measured = measured.completed(model.fields)

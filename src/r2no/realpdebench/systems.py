@@ -5,12 +5,13 @@ read from its file, never taken from here.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from r2no.checks import choice
-from r2no.errors import DataError, FileDamagedError
+from r2no.checks import choice, whole
+from r2no.errors import ConfigError, DataError, FileDamagedError
 from r2no.storage import read_json
 
 Number = int | float
@@ -31,6 +32,24 @@ COMBUSTION_FIELDS = (
     "Velocity[k]",
     "Velocity_Magnitude",
 )
+
+#: What the benchmark calls the settings of a system.
+_SETTINGS = {
+    "history_frames": "in_step",
+    "horizon_frames": "out_step",
+    "interval": "interval",
+    "trunk_frames": "trunk_length",
+    "frames": "n_sim_frame",
+    "held_in": "n_sim_in_distribution",
+    "held_out": "n_sim_out_distribution",
+}
+_STRIDES = ("sub_s_real", "sub_s_numerical")
+_TRANSOLVER = ("transolver", "trainsolver")
+
+
+def spellings(backbone: str) -> tuple[str, ...]:
+    """How the benchmark's released files write the name of a network."""
+    return _TRANSOLVER if backbone in _TRANSOLVER else (backbone,)
 
 
 class Body(NamedTuple):
@@ -105,6 +124,34 @@ class System:
         numbers = tuple(float(group) for group in match.groups())
         return (int(numbers[0]), *numbers[1:]) if self.name == "combustion" else numbers
 
+    def changed(self, kind: str, **settings: Any) -> "System":
+        """The system with those settings that are not None, each checked; a stride is the kind's.
+
+        Raises:
+            ConfigError: for a count below one or a share that is none.
+        """
+        given = {name: value for name, value in settings.items() if value is not None}
+        for name in given.keys() - {"mask_prob"}:
+            whole(name, given[name])
+        if not 0 <= given.get("mask_prob", 0) <= 1:
+            raise ConfigError(f"`mask_prob` must lie in [0, 1], but got {given['mask_prob']}.")
+        if "stride" in given:
+            both = list(self.stride)
+            both[KINDS.index(kind)] = given["stride"]
+            given["stride"] = tuple(both)
+        return replace(self, **given)
+
+    def benchmark_settings(self) -> dict[str, Any]:
+        """The numbers that windows are cut with, under the benchmark's names."""
+        strides = dict(zip(_STRIDES, self.stride, strict=True))
+        return {theirs: getattr(self, ours) for ours, theirs in _SETTINGS.items()} | strides
+
+    def with_benchmark_settings(self, content: Mapping[str, Any]) -> "System":
+        """The system with such numbers, of data whose trajectories are not counted."""
+        settings = {ours: content[theirs] for ours, theirs in _SETTINGS.items()}
+        stride = content[_STRIDES[0]], content[_STRIDES[1]]
+        return replace(self, **settings, stride=stride, trajectories=(0, 0))
+
 
 _TWO = r"(\d+)_(\d+\.?\d*)\.h5"
 _ALL = (
@@ -176,25 +223,9 @@ def lookup(name: str, root: Path | None = None) -> System:
         return system
     content = read_json(small)
     try:
-        return _with_settings(system, content)
+        return system.with_benchmark_settings(content)
     except (KeyError, TypeError) as error:
         raise FileDamagedError(
             f"`{small}` lacks the setting {error}. Write the small data set again with "
             "`r2no bench tiny`."
         ) from error
-
-
-def _with_settings(system: System, content: dict[str, Any]) -> System:
-    """The system with the numbers that small data were made with."""
-    return replace(
-        system,
-        history_frames=content["in_step"],
-        horizon_frames=content["out_step"],
-        interval=content["interval"],
-        trunk_frames=content["trunk_length"],
-        frames=content["n_sim_frame"],
-        held_in=content["n_sim_in_distribution"],
-        held_out=content["n_sim_out_distribution"],
-        stride=(content["sub_s_real"], content["sub_s_numerical"]),
-        trajectories=(0, 0),
-    )

@@ -1,16 +1,23 @@
-"""``r2no bench fetch | tiny | info``: the benchmark's data."""
+"""``r2no bench fetch | tiny | info | checkpoints``: the benchmark's data, and released weights."""
 
 import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
-from r2no.cli.app import console, say
-from r2no.cli.bench import options
-from r2no.cli.bench.app import bench_app
+from r2no.cli import options
+from r2no.cli.app import bench_app, console, say
+
+checkpoints_app = typer.Typer(no_args_is_help=True, help="Released weights.")
+bench_app.add_typer(checkpoints_app, name="checkpoints")
 
 Systems = Annotated[list[str] | None, typer.Option("--system", help="Repeat for several.")]
+Checkpoints = Annotated[Path, typer.Option("--out", help="Folder to fetch into.")]
+Endpoint = Annotated[str | None, typer.Option(help="Another hub, such as a mirror.")]
+Revision = Annotated[str, typer.Option(help="Branch, tag or commit.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before large downloads.")]
 
 
 @bench_app.command("fetch")
@@ -24,9 +31,9 @@ def fetch_data(
         list[str] | None, typer.Option(help="train, val, test; fetches fields.")
     ] = None,
     fields: Annotated[bool, typer.Option("--fields", help="Fetch fields, of all kinds.")] = False,
-    endpoint: options.Endpoint = None,
-    revision: options.Revision = "main",
-    yes: options.Yes = False,
+    endpoint: Endpoint = None,
+    revision: Revision = "main",
+    yes: Yes = False,
 ) -> None:
     """Fetch window lists and groups; with --kind, --split or --fields also the fields they need.
 
@@ -71,19 +78,62 @@ def tiny(
 def info(
     root: Annotated[Path, typer.Argument(help="Folder that holds one folder per system.")],
     system: Systems = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJSON = False,
 ) -> None:
     """Say what is there and what is missing, count windows, and look for leaks between splits.
 
     Example: r2no bench info ROOT
     """
-    from r2no.cli.bench.inventory import inventory, remarks
     from r2no.realpdebench import SYSTEMS, audit
 
     found = audit(root, system or tuple(SYSTEMS))
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
         return
-    console.print(inventory(found))
-    for line in remarks(found):
+    table = Table(title=f"RealPDEBench data in {root}", box=None, padding=(0, 1, 0, 0))
+    for name in ("system", "kind", "layouts", "runs", "frames x grid", "train/val/test"):
+        table.add_column(name)
+    for row in found.rows():
+        table.add_row(*row)
+    console.print(table)
+    for line in found.remarks():
         say(f"- {line}")
+
+
+@checkpoints_app.command("fetch")
+def fetch_checkpoint(
+    system: Annotated[str, typer.Argument(help="System.")],
+    backbone: Annotated[str, typer.Argument(help="Network.")],
+    paradigm: Annotated[str, typer.Option(help="numerical, real or finetune.")] = "finetune",
+    out: Checkpoints = Path("checkpoints"),
+    endpoint: Endpoint = None,
+    revision: Revision = "main",
+    yes: Yes = False,
+) -> None:
+    """Fetch the benchmark's released weights of a network on a system.
+
+    Example: r2no bench checkpoints fetch cylinder fno --paradigm finetune
+    """
+    from r2no.cli.bench.downloads import connect, fetch, run_plan
+
+    hub = connect(endpoint)
+    plan = fetch.plan_checkpoint(hub, out, system, backbone, paradigm=paradigm, revision=revision)
+    run_plan(plan, hub, yes=yes)
+
+
+@checkpoints_app.command("dpot")
+def fetch_dpot(
+    size: Annotated[str, typer.Option(help="Ti, S, M, L or H.")] = "S",
+    out: Checkpoints = Path("checkpoints"),
+    endpoint: Endpoint = None,
+    revision: Revision = "main",
+    yes: Yes = False,
+) -> None:
+    """Fetch DPOT's pretrained backbone, which `r2no bench train --pretrained` starts from.
+
+    Example: r2no bench checkpoints dpot --size S
+    """
+    from r2no.cli.bench.downloads import connect, fetch, run_plan
+
+    hub = connect(endpoint)
+    run_plan(fetch.plan_dpot(hub, out, size, revision=revision), hub, yes=yes)

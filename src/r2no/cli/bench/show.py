@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from r2no.cli.app import say
-from r2no.cli.bench.app import bench_app
+from r2no.cli.app import bench_app, say
 from r2no.errors import ConfigError
 
 Study = Annotated[str, typer.Argument(help="main, combination-rule, ...; see --help.")]
@@ -77,10 +76,11 @@ def compare(
 
     Example: r2no bench compare --run bench-out --study main
     """
-    from r2no.realpdebench.study import comparable, compare_sheet, results_by_norm
+    from r2no.realpdebench.study import compare_sheet, published_studies, results_by_norm
 
     results = results_by_norm(run).values()
-    sheets = [compare_sheet(name, *results) for name in ([study] if study else comparable())]
+    names = [study] if study else published_studies()
+    sheets = [compare_sheet(name, *results) for name in names]
     _write("\n".join(sheet.render(form) for sheet in sheets if sheet.rows), output)
 
 

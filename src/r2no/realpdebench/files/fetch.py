@@ -11,7 +11,7 @@ from r2no.checks import choice
 from r2no.errors import ConfigError, DataError, FileDamagedError, StorageError
 from r2no.realpdebench.files.folder import GROUPS, Folder
 from r2no.realpdebench.files.hub import Hub, RemoteFile, Repository
-from r2no.realpdebench.systems import KINDS, SPLITS, SYSTEMS
+from r2no.realpdebench.systems import KINDS, SPLITS, SYSTEMS, spellings
 from r2no.storage import make_folder, read_json
 
 DATA = "AI4Science-WestlakeU/RealPDEBench"
@@ -20,7 +20,6 @@ DPOT = "hzk17/DPOT"
 PARADIGMS = ("numerical", "real", "finetune")
 ASK_ABOVE = 10**9
 _SMALL = 10**7
-_OTHER_NAMES = {"transolver": "trainsolver", "trainsolver": "transolver"}
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,7 @@ def plan_checkpoint(
     """Released weights ``{system}/{backbone}/{paradigm}.pth``."""
     choice("system", system, tuple(SYSTEMS))
     choice("paradigm", paradigm, PARADIGMS)
-    names = {backbone, _OTHER_NAMES.get(backbone, backbone)}
-    wanted = {f"{system}/{name}/{paradigm}.pth" for name in names}
+    wanted = {f"{system}/{name}/{paradigm}.pth" for name in spellings(backbone)}
     return _plan(hub, Repository(MODELS, "model", revision), Path(folder), wanted.__contains__)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from r2no.data.hdf5_checks import check_hdf5
-from r2no.errors import DataError, FileDamagedError, R2NOError
+from r2no.errors import DataError, FileDamagedError
 from r2no.realpdebench.files.folder import Folder
-from r2no.realpdebench.files.trajectories import Shape, Stamp, Trajectories
+from r2no.realpdebench.files.trajectories import Shape, Stamp, Trajectories, damage_named
 from r2no.realpdebench.systems import Column, System
 
 
@@ -129,12 +129,6 @@ def _places(folder: Folder, system: System, kind: str) -> dict[str, _Place]:
 
 
 def _open(path: Path) -> h5py.File:
-    try:
+    with damage_named(path, "an HDF5 file", "it"):
         check_hdf5(path, soft_links=False)
         return h5py.File(path, "r")
-    except R2NOError:
-        raise
-    except Exception as error:  # h5py raises anything for damaged headers
-        raise FileDamagedError(
-            f"`{path}` is truncated or not an HDF5 file ({error}). Fetch it again."
-        ) from error

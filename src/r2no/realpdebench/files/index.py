@@ -69,8 +69,7 @@ class Index:
         """Names of the trajectories that ``test_mode`` keeps."""
         members = _MODE_GROUPS[test_mode]
         if self.source == "drawn":
-            drawn = self._drawn()
-            groups = dict(zip(GROUPS, (drawn.in_dist, drawn.out_dist, drawn.remain), strict=True))
+            groups = self._drawn().groups()
             return {name for member in members for name in groups[member]}
         return {name for member in members for name in self._parameters(member, test_mode)}
 

@@ -12,6 +12,7 @@ from random import Random
 
 from r2no._repr import brief_repr
 from r2no.errors import DataError
+from r2no.realpdebench.files.folder import GROUPS
 from r2no.realpdebench.systems import Number, System
 
 WindowStart = tuple[str, int]  # trajectory name, first frame of the window
@@ -28,6 +29,10 @@ class DrawnSplits:
     windows: dict[str, list[WindowStart]]
 
     __repr__ = brief_repr
+
+    def groups(self) -> dict[str, Parameters]:
+        """The groups under the benchmark's names."""
+        return dict(zip(GROUPS, (self.in_dist, self.out_dist, self.remain), strict=True))
 
 
 def draw_splits(system: System, kind: str, names: Sequence[str], *, seed: int) -> DrawnSplits:

@@ -4,12 +4,11 @@ from r2no.realpdebench.protocol.config import (
     AdaptConfig,
     EvaluateConfig,
     TrainConfig,
+    read_config,
 )
-from r2no.realpdebench.protocol.config_file import read_config
-from r2no.realpdebench.protocol.evaluate import run_evaluation
 from r2no.realpdebench.protocol.evaluation import Protocol, roll_out, score_operators
 from r2no.realpdebench.protocol.presets import Preset, preset
-from r2no.realpdebench.protocol.run import run_adaptation, run_training
+from r2no.realpdebench.protocol.run import run_adaptation, run_evaluation, run_training
 
 __all__ = [
     "AdaptConfig",

@@ -1,17 +1,20 @@
 """Frozen configs of the three commands: a preset plus overrides, from options or a YAML file."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, field_validator
 
 from r2no import backbones
+from r2no._types import PathLike
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.checks import choice
 from r2no.devices import Precision
 from r2no.errors import ConfigError
 from r2no.realpdebench.protocol.presets import Preset, preset
 from r2no.realpdebench.systems import SYSTEMS
+from r2no.runs.config_file import read_yaml
 from r2no.settings import valid
 from r2no.training import TrainSettings
 from r2no.training.config import Workers
@@ -51,8 +54,23 @@ class BenchmarkConfig(BaseModel, frozen=True, extra="forbid"):
         return value if value is None else choice("backbone", value, backbones.names())
 
 
-class TrainConfig(BenchmarkConfig, frozen=True, extra="forbid"):
-    """A backbone's training. Fields that are None are those of the published preset.
+class LearningConfig(BenchmarkConfig, frozen=True, extra="forbid"):
+    """What training and adapting share. Fields that are None are the published ones."""
+
+    out: Path | None = None
+    seed: int | None = None
+    lr: float | None = None
+    updates: int | None = None
+    batch_size: int | None = None
+    eval_batch_size: int | None = None
+    precision: Precision = Field(default="float32", exclude_if=lambda value: value == "float32")
+    workers: Workers = Field(
+        default="auto", exclude=True, description="Processes that read ahead in training."
+    )
+
+
+class TrainConfig(LearningConfig, frozen=True, extra="forbid"):
+    """A backbone's training.
 
     ``numerical`` trains on the simulation, ``real`` on measurements, ``finetune`` on measurements
     from the weights in ``source``. ``pretrained`` is DPOT's released backbone.
@@ -63,22 +81,12 @@ class TrainConfig(BenchmarkConfig, frozen=True, extra="forbid"):
     paradigm: Literal["numerical", "real", "finetune"] = "numerical"
     source: Path | None = None
     pretrained: Path | None = None
-    out: Path | None = None
     measured_only: bool = False
     benchmark_file: bool = False
-    lr: float | None = None
-    updates: int | None = None
-    batch_size: int | None = None
-    eval_batch_size: int | None = None
     clip: float | None = None
     mask_prob: float | None = None
     noise_scale: float | None = None
-    seed: int | None = None
     validations: int | None = None
-    precision: Precision = Field(default="float32", exclude_if=lambda value: value == "float32")
-    workers: Workers = Field(
-        default="auto", exclude=True, description="Processes that read ahead in training."
-    )
 
     def check(self) -> None:
         """Refuse fields that contradict each other."""
@@ -106,11 +114,11 @@ class TrainConfig(BenchmarkConfig, frozen=True, extra="forbid"):
         return self.out or Path("runs") / f"{self.system}-{self.backbone}-{self.paradigm}"
 
 
-class AdaptConfig(BenchmarkConfig, frozen=True, extra="forbid"):
+class AdaptConfig(LearningConfig, frozen=True, extra="forbid"):
     """Repair modules and ensemble on top of the checkpoint ``source``.
 
     ``preset="auto"`` shrinks the cells as the fit split demands, ``"paper"`` fits the published
-    128 x 16 of them; everything else is the same. Fields that are None are the published ones.
+    128 x 16 of them; everything else is the same.
     """
 
     source: Path
@@ -118,23 +126,13 @@ class AdaptConfig(BenchmarkConfig, frozen=True, extra="forbid"):
     target: Literal["rmse", "rel_l2"] | None = None
     budget: int | None = Field(default=None, ge=1)
     members: int = Field(default=3, ge=1)
-    out: Path | None = None
-    seed: int | None = None
     width: int | None = None
     depth: int | None = None
     steps: int | None = None
     checkpointing: bool | None = None
     epochs: int | None = None
-    updates: int | None = None
-    lr: float | None = None
-    batch_size: int | None = None
-    eval_batch_size: int | None = None
     radial: int | None = None
     angular: int | None = None
-    precision: Precision = Field(default="float32", exclude_if=lambda value: value == "float32")
-    workers: Workers = Field(
-        default="auto", exclude=True, description="Processes that read ahead in training."
-    )
 
     def check(self) -> None:
         """Refuse fields that contradict each other."""
@@ -189,3 +187,26 @@ class EvaluateConfig(BenchmarkConfig, frozen=True, extra="forbid"):
 
 def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+Config = TypeVar("Config", bound=BenchmarkConfig)
+
+
+def read_config(
+    kind: type[Config], path: PathLike | None, overrides: Mapping[str, Any] | None = None
+) -> Config:
+    """Read a YAML file, if given, and put ``overrides`` on top.
+
+    Raises:
+        ConfigError: for an unknown key, with the nearest right one, or a value that does not fit.
+    """
+    values: dict[str, Any] = {} if path is None else read_yaml(Path(path))
+    values |= overrides or {}
+    config = valid(
+        kind,
+        values,
+        "The settings",
+        missing="is needed; give `{option}` or put it into the config file",
+    )
+    config.check()
+    return config

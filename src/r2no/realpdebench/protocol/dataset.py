@@ -11,17 +11,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from r2no._types import PathLike
-from r2no.checks import choice
+from r2no.checks import choice, whole
 from r2no.data.window import Fields, Window
-from r2no.realpdebench.files import checks
+from r2no.errors import ConfigError, NonFiniteError
 from r2no.realpdebench.files.arrow import ArrowTrajectories
-from r2no.realpdebench.files.fingerprint import file_identity
 from r2no.realpdebench.files.folder import Folder, check_version
 from r2no.realpdebench.files.hdf5 import HDF5Trajectories
 from r2no.realpdebench.files.index import Index
 from r2no.realpdebench.files.splits import WindowStart
 from r2no.realpdebench.files.trajectories import Trajectories
-from r2no.realpdebench.protocol.draws import add_noise, draw_mask, window_generator
 from r2no.realpdebench.systems import (
     KINDS,
     LAYOUTS,
@@ -95,18 +93,18 @@ class RealPDEBench(Dataset[Window]):
         choice("layout", layout, LAYOUTS)
         choice("incomplete", incomplete, ("raise", "skip"))
         self.test_mode = choice("test_mode", test_mode, TEST_MODES)
-        self.system = checks.override(
-            lookup(system, root) if isinstance(system, str) else system,
-            kind=kind,
+        known = lookup(system, root) if isinstance(system, str) else system
+        self.system = known.changed(
+            kind,
             history_frames=history_frames,
             horizon_frames=horizon_frames,
             stride=stride,
             frames=frames,
             mask_prob=mask_prob,
         )
-        self.autoregressive = checks.positive("autoregressive", autoregressive)
-        self.noise_scale = checks.not_negative("noise_scale", noise_scale)
-        self.seed = checks.plain_seed(seed)
+        self.autoregressive = whole("autoregressive", autoregressive)
+        self.noise_scale = _not_negative("noise_scale", noise_scale)
+        self.seed = _plain_seed(seed)
         self._epoch = _shared_counter()
         check_version(root)
         folder = Folder(root, self.system.name)
@@ -114,8 +112,8 @@ class RealPDEBench(Dataset[Window]):
         self.trajectories = open_trajectories(folder, self.system, kind, self.layout)
         self.names = self.trajectories.names
         self.index = Index(folder, self.system, kind, self.layout, self.names, split_seed)
-        self.pairs = checks.complete(
-            self._listed(set(exclude)), self.trajectories, self.length, skip=incomplete == "skip"
+        self.pairs = self.trajectories.complete(
+            self._listed(set(exclude)), self.length, skip=incomplete == "skip"
         )
         self.fields = self._fields()
 
@@ -158,7 +156,7 @@ class RealPDEBench(Dataset[Window]):
         }
         names, starts = zip(*self.pairs, strict=True) if self.pairs else ((), ())
         stamps = {stamp for name in set(names) for stamp in self.trajectories.stamps(name)}
-        files = sorted(file_identity(stamp) for stamp in stamps)
+        files = sorted(stamp.identity() for stamp in stamps)
         return fingerprint(settings, list(names), np.array(starts, np.int64), files)
 
     def __repr__(self) -> str:
@@ -176,8 +174,8 @@ class RealPDEBench(Dataset[Window]):
         if self.kind == "real":
             history, target = self._cut(number, unmeasured=False)
             return Window(self._conditioned(history, name), target, None)
-        generator = window_generator(self.seed, self.epoch, number)
-        masked = draw_mask(self.system.mask_prob, generator)
+        generator = _generator(self.seed, self.epoch, number)
+        masked = bool(torch.rand((), generator=generator) < self.system.mask_prob)
         history, target = self._cut(number, unmeasured=not masked)
         if self.noise_scale > 0:
             history = add_noise(history, self.noise_scale, generator)
@@ -192,7 +190,7 @@ class RealPDEBench(Dataset[Window]):
                 name, start, self.length, stride=self.stride, unmeasured=unmeasured
             )
         )
-        checks.finite(values, self.system, name, start)
+        _check_finite(values, self.system, name, start)
         return values[: self.system.history_frames], values[self.system.history_frames :]
 
     def _conditioned(
@@ -216,7 +214,7 @@ class RealPDEBench(Dataset[Window]):
 
     def _fields(self) -> Fields:
         used = sorted({name for name, _ in self.pairs}) or self.names[:1]
-        height, width = checks.common_grid(self.trajectories, used)
+        height, width = self.trajectories.common_grid(used)
         return Fields(
             grid=(-(-height // self.stride), -(-width // self.stride)),
             history_frames=self.system.history_frames,
@@ -226,6 +224,57 @@ class RealPDEBench(Dataset[Window]):
             conditioning=self.system.parameters if self.system.conditioned else (),
             time_step=self.system.time_step,
         )
+
+
+def _not_negative(argument: str, value: Number) -> Number:
+    """Refuse a negative or non-finite scale."""
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"`{argument}` must be finite and not negative, but got {value}.")
+    return value
+
+
+def _plain_seed(seed: int | torch.Generator) -> int:
+    """A seed as a number; a generator gives the next draw of its stream."""
+    if isinstance(seed, torch.Generator):
+        return int(torch.randint(2**62, (), generator=seed))
+    if seed < 0:
+        raise ConfigError(f"`seed` must not be negative, but got {seed}.")
+    return seed
+
+
+def _check_finite(
+    values: Float[Tensor, "time height width channel"], system: System, name: str, start: int
+) -> None:
+    """Refuse NaN and infinity, naming trajectory, frame and channel.
+
+    The sum is finite when all values are; only otherwise is every value looked at.
+    """
+    if torch.isfinite(values.sum()):
+        return
+    bad = ~torch.isfinite(values)
+    if not bad.any():
+        return
+    frames = bad.any(dim=(1, 2, 3)).nonzero().flatten() + start
+    channels = bad.any(dim=(0, 1, 2)).nonzero().flatten().tolist()
+    raise NonFiniteError(
+        f"`{name}` holds NaN or infinity in {len(frames)} frames of this window, first in frame "
+        f"{int(frames[0])}, in {', '.join(system.channels[c] for c in channels)}. "
+        f"Repair the file, or leave the trajectory out with `exclude=('{name}',)`."
+    )
+
+
+def _generator(seed: int, epoch: int, number: int) -> torch.Generator:
+    """The random stream of one window in one epoch, whoever reads it and in whichever order."""
+    state = np.random.SeedSequence([seed, epoch, number]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0]) >> 1)
+
+
+def add_noise(
+    values: Float[Tensor, "*axes"], scale: Number, generator: torch.Generator
+) -> Float[Tensor, "*axes"]:
+    """Multiplicative Gaussian noise, x + x n s with n ~ N(0, 1)."""
+    noise = torch.randn(values.shape, generator=generator)
+    return noise.mul_(scale).add_(1.0).mul_(values)
 
 
 def _shared_counter() -> Tensor:

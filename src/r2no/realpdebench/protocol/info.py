@@ -50,6 +50,34 @@ class KindReport:
     duplicates: tuple[tuple[str, ...], ...] = ()
     problems: tuple[str, ...] = ()
 
+    def row(self) -> list[str]:
+        """Formats, recordings, sizes and windows, in words."""
+        expected = f" of {self.expected}" if self.expected else ""
+        low, high = self.frames
+        frames = str(low) if low == high else f"{low}-{high}"
+        windows = dict(self.windows)
+        return [
+            self.kind,
+            ",".join(self.layouts) or "none",
+            f"{len(self.trajectories)}{expected}",
+            ", ".join(f"{frames} x {height} x {width}" for height, width in self.grids),
+            "/".join(str(windows.get(split, "-")) for split in SPLITS),
+        ]
+
+    def remarks(self) -> list[str]:
+        """Everything that deserves a sentence."""
+        return [
+            *self.problems,
+            *(f"missing {name}" for name in self.missing),
+            *(f"same frames in {', '.join(names)}" for names in self.duplicates),
+            *(
+                f"{overlap.first_windows} {overlap.first} and {overlap.second_windows} "
+                f"{overlap.second} windows share frames (as published)"
+                for overlap in self.overlaps
+                if overlap.first_windows
+            ),
+        ]
+
 
 @dataclass(frozen=True)
 class SystemReport:
@@ -73,6 +101,20 @@ class Audit:
     def to_dict(self) -> dict[str, Any]:
         """The same as plain containers, for JSON."""
         return {**asdict(self), "root": str(self.root)}
+
+    def rows(self) -> list[list[str]]:
+        """One row per system and kind: formats, recordings, sizes, windows."""
+        return [[system.name, *kind.row()] for system in self.systems for kind in system.kinds]
+
+    def remarks(self) -> list[str]:
+        """Everything that deserves a sentence."""
+        lines = list(self.problems)
+        for system in self.systems:
+            for kind in system.kinds:
+                lines += [f"{system.name} {kind.kind}: {text}" for text in kind.remarks()]
+            if system.unpaired:
+                lines.append(f"{system.name}: only one kind has {', '.join(system.unpaired)}")
+        return lines
 
 
 def audit(root: PathLike, systems: Sequence[str] = tuple(SYSTEMS)) -> Audit:
@@ -172,8 +214,7 @@ def _missing(
     listed = {name for pairs in lists.values() for name, _ in pairs}
     groups = [folder.group(kind, group) for group in GROUPS]
     files = [str(p) for p in groups if not (p.is_file() or p.with_suffix(".pt").is_file())]
-    absent = getattr(trajectories, "missing_files", ())
-    return (*sorted(listed - set(there)), *absent, *files)
+    return (*sorted(listed - set(there)), *trajectories.missing_files, *files)
 
 
 def find_overlaps(lists: dict[str, list[WindowStart]], length: int) -> tuple[Overlap, ...]:

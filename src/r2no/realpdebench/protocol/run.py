@@ -1,22 +1,30 @@
-"""Train a backbone, adapt it: runs that resume, say what they used and leave no half a file."""
+"""Train a backbone, adapt it, score either: runs that resume and say what they used."""
 
 from pathlib import Path
 from typing import Any
 
 from r2no import devices, ranks, storage
+from r2no._types import Operator
 from r2no.adaptation import adapt
 from r2no.adaptation.model import versions
+from r2no.errors import ConfigError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
-from r2no.realpdebench.protocol.config import AdaptConfig, TrainConfig
+from r2no.realpdebench.protocol.config import AdaptConfig, EvaluateConfig, TrainConfig
 from r2no.realpdebench.protocol.dataset import RealPDEBench
+from r2no.realpdebench.protocol.evaluation import Protocol, Remembered, score_operators
+from r2no.realpdebench.protocol.presets import preset
 from r2no.realpdebench.protocol.sources import (
+    Source,
+    is_artifact,
+    open_artifact,
     open_source,
     source_system,
     start_operator,
     with_names,
 )
 from r2no.realpdebench.protocol.windows import check_operator, open_windows, read_through
+from r2no.realpdebench.systems import SPLITS
 from r2no.runs.finish import ARTIFACT, SUMMARY, finish, summarise
 from r2no.settings import changed
 from r2no.training import (
@@ -28,7 +36,7 @@ from r2no.training import (
 )
 
 CHECKPOINT = "checkpoint.safetensors"
-_SPLITS = ("train", "val", "test")
+_CLEAN_BATCH = 16  # clean scores do not depend on it
 
 
 def run_training(config: TrainConfig, *, reporter: Reporter = SILENT) -> dict[str, Any]:
@@ -128,7 +136,7 @@ def _adapt(
     config: AdaptConfig, system: str, folder: Path, reporter: Reporter, command: str
 ) -> Path:
     """Read the data through once, adapt, and end the run as every run ends."""
-    train, fit, test = (open_windows(config, system, "real", split) for split in _SPLITS)
+    train, fit, test = (open_windows(config, system, "real", split) for split in SPLITS)
     if not ranks.agreed((folder / "work").exists()):
         read_through([train, fit, test], reporter)
     source = open_source(config, config.source, cache=folder / "cache", reporter=reporter)
@@ -138,7 +146,7 @@ def _adapt(
         train,
         fit,
         settings=config.settings(),
-        normalisers=(source.operator.history_normaliser, source.operator.target_normaliser),
+        normalisers=source.normalisers,
         folder=folder / "work",
         reporter=reporter,
     )
@@ -147,3 +155,74 @@ def _adapt(
     found = finish(model, splits, folder / ARTIFACT, command=command, reporter=reporter)
     summarise(config.model_dump(mode="json"), model, found)
     return found.artifact
+
+
+def run_evaluation(config: EvaluateConfig, *, reporter: Reporter = SILENT) -> dict[str, Any]:
+    """Score a checkpoint or an artifact; an artifact's source is scored beside it.
+
+    Returns what is also written to ``config.output``; non-finite scores are strings there, since
+    JSON has no numbers for them.
+    """
+    operators, source = _operators(config, reporter)
+    row = preset(source.system, source.backbone)
+    blocks = config.autoregressive or (row.autoregressive if config.compat else 1)
+    windows = open_windows(
+        config,
+        source.system,
+        config.kind,
+        config.split,
+        autoregressive=blocks,
+        frames=config.frames,
+        test_mode=config.test_mode,
+        mask_prob=0.0,
+    )
+    check_operator(source.operator, windows)
+    protocol = Protocol(
+        config.batch_size or (row.eval_batch_size if config.compat else _CLEAN_BATCH),
+        config.compat,
+        source.normalisers,
+        probes=config.probes,
+    )
+    device = source.operator.history_shift.device
+    reporter.say(f"Computing on {devices.describe(device)}.")
+    scores = score_operators(operators, windows, protocol, device=device, reporter=reporter)
+    result: dict[str, Any] = storage.strict_json(
+        {**scores, **_circumstances(source, windows, protocol)}
+    )
+    if config.output is not None:
+        storage.write_json(config.output, result)
+    return result
+
+
+def _operators(config: EvaluateConfig, reporter: Reporter) -> tuple[dict[str, Operator], Source]:
+    if is_artifact(config.model):
+        model, source = open_artifact(config, reporter=reporter)
+        model.source = Remembered(source.operator)  # scored beside the model, computed once
+        return {"scores": model.forecast, "source_scores": model.source}, source
+    if config.model.is_dir():
+        raise ConfigError(
+            f"`{config.model}` is a folder without `manifest.json`, so it is no artifact. Give "
+            "`model.r2no` of an adaptation or a checkpoint file."
+        )
+    source = open_source(config, config.model, cache=None, reporter=reporter)
+    return {"scores": source.operator}, source
+
+
+def _circumstances(source: Source, windows: RealPDEBench, protocol: Protocol) -> dict[str, Any]:
+    """What the scores depend on."""
+    blocks = windows.autoregressive
+    return {
+        "system": source.system,
+        "backbone": source.backbone,
+        "kind": windows.kind,
+        "split": windows.split,
+        "test_mode": windows.test_mode,
+        "windows": len(windows),
+        "measured": [windows.fields.channels[c] for c in windows.fields.measured],
+        "autoregressive": blocks,
+        "compat": protocol.compat,
+        "metric_batch": protocol.metric_batch(blocks) or len(windows),
+        "data": windows.fingerprint,
+        "device": devices.describe(source.operator.history_shift.device),
+        "versions": versions(),
+    }

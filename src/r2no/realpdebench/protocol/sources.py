@@ -11,6 +11,7 @@ from torch import nn
 from r2no import backbones, devices
 from r2no.adaptation import AdaptedModel, load
 from r2no.backbones.formats import Checkpoint, read_checkpoint
+from r2no.data.normalise import Normaliser
 from r2no.errors import ConfigError
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.config import BenchmarkConfig, EvaluateConfig, TrainConfig
@@ -25,6 +26,11 @@ class Source(NamedTuple):
     operator: PhysicalOperator
     system: str
     backbone: str
+
+    @property
+    def normalisers(self) -> tuple[Normaliser, Normaliser]:
+        """That of histories and that of targets."""
+        return self.operator.history_normaliser, self.operator.target_normaliser
 
 
 def open_source(

@@ -4,17 +4,15 @@ One pass over the fit split (sums) and one over the test split feed every study 
 of selection takes the first member over the fit split once more.
 """
 
-from r2no.realpdebench.study.compare import comparable, compare_sheet
 from r2no.realpdebench.study.config import BenchConfig
 from r2no.realpdebench.study.figures import FIGURES, draw
 from r2no.realpdebench.study.plan import plan_sheet
-from r2no.realpdebench.study.printed import published, published_studies
 from r2no.realpdebench.study.results import load_results, results_by_norm, study_values
 from r2no.realpdebench.study.run import Outcome, run_bench
 from r2no.realpdebench.study.sheets import FORMATS, Sheet
-from r2no.realpdebench.study.show import study_sheet
 from r2no.realpdebench.study.studies import SCORED, STUDIES, study
-from r2no.realpdebench.study.tables import score_sheet
+from r2no.realpdebench.study.tables import compare_sheet, score_sheet, study_sheet
+from r2no.realpdebench.study.values import published, published_studies
 
 __all__ = [
     "FIGURES",
@@ -24,7 +22,6 @@ __all__ = [
     "BenchConfig",
     "Outcome",
     "Sheet",
-    "comparable",
     "compare_sheet",
     "draw",
     "load_results",

@@ -15,7 +15,7 @@ from r2no.data.window import Windows
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.evaluation import Protocol
 from r2no.realpdebench.protocol.sources import Source
-from r2no.realpdebench.study.config import BenchConfig
+from r2no.realpdebench.study.config import Pair
 from r2no.scoring import Metrics, score
 from r2no.training import Persistence
 
@@ -34,25 +34,21 @@ def is_beyond_done(result: Path, key: str) -> bool:
 
 
 def run_beyond(
-    result: Path,
+    place: Pair,
     key: str,
-    config: BenchConfig,
     source: Source,
     windows: Mapping[str, Windows],
-    *,
-    work: Path,
     protocol: Protocol,
     reporter: Reporter,
 ) -> None:
     """Fit and score a pair with all columns that cost nothing, and write the rows."""
-    operator = source.operator
     model = adapt(
-        operator,
+        source.operator,
         windows["train"],
         windows["val"],
-        settings=config.beyond_adapt(),
-        normalisers=(operator.history_normaliser, operator.target_normaliser),
-        folder=work,
+        settings=place.config.beyond_adapt(),
+        normalisers=source.normalisers,
+        folder=place.folder(key) / "work",
         reporter=reporter,
     )
     fields, members = model.fields, len(model.loops.modules)
@@ -70,7 +66,7 @@ def run_beyond(
         reporter=reporter,
     )
     content: dict[str, Any] = {"verdict": str(model.verdict), "readouts": metrics.compute()}
-    storage.write_json(beyond_file(result), {"format": FORMAT, "key": key, **content})
+    storage.write_json(beyond_file(place.result), {"format": FORMAT, "key": key, **content})
 
 
 def with_beyond(content: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The declared study: which pairs, from which sources, with which choices; two presets."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,12 +12,20 @@ from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.checks import choice
 from r2no.devices import Precision
 from r2no.errors import ConfigError
+from r2no.progress import Reporter
 from r2no.realpdebench.protocol.config import BenchmarkConfig, TrainConfig
+from r2no.realpdebench.protocol.dataset import RealPDEBench
+from r2no.realpdebench.protocol.sources import Source, open_source
+from r2no.realpdebench.protocol.windows import open_windows
 from r2no.realpdebench.study.studies import BACKBONES, SourceName
-from r2no.realpdebench.systems import SYSTEMS
+from r2no.realpdebench.systems import SPLITS, SYSTEMS
 from r2no.settings import valid
 from r2no.training import TrainSettings
 from r2no.training.config import Workers
+
+#: Results of the first format hold other estimates of the theory; all are read.
+FORMATS = ("r2no.bench/1", "r2no.bench/2")
+FORMAT = FORMATS[-1]
 
 _MINI_TRAIN = {
     "small": True,
@@ -144,6 +153,11 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
         ensemble = EnsembleSettings(**published.ensemble.model_dump(include=kept))
         return published.model_copy(update={"ensemble": ensemble})
 
+    def windows(self, system: str) -> dict[str, RealPDEBench]:
+        """The windows of the three real splits of a system, by their names."""
+        reading = BenchmarkConfig(data=self.root, layout=self.layout)
+        return {split: open_windows(reading, system, "real", split) for split in SPLITS}
+
     def benchmark(self, system: str, backbone: str) -> BenchmarkConfig:
         """How to read data and checkpoints of a pair."""
         return BenchmarkConfig(**self._reading(system, backbone), small=self.preset == "mini")
@@ -173,3 +187,54 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
         """Hash of the choices that all pairs of a table must share."""
         chosen = self.adapt().model_dump(mode="json")
         return storage.fingerprint(self.preset, self.compat, self.statistics, chosen)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A pair and the files it owns."""
+
+    config: BenchConfig
+    system: str
+    backbone: str
+    source: SourceName
+
+    @property
+    def name(self) -> str:
+        """What files and messages call the pair."""
+        return f"{self.system}-{self.backbone}-{self.source}"
+
+    @property
+    def result(self) -> Path:
+        """Scores and everything else the tables read; those of the other norm have its name."""
+        norm = "" if self.config.norm == "ortho" else f"-{self.config.norm}"
+        return self.config.out / "results" / f"{self.name}{norm}.json"
+
+    @property
+    def fields(self) -> Path:
+        """The fields that the qualitative figure shows."""
+        return self.result.with_suffix(".safetensors")
+
+    def key(self, checkpoint: Path, windows: dict[str, RealPDEBench]) -> str:
+        """Hash of all that the adaptation depends on, the same for every format of results."""
+        return storage.fingerprint(
+            FORMATS[0],
+            self.config.settings_key(),
+            storage.file_sha256(checkpoint),
+            [windows[split].fingerprint for split in SPLITS],
+        )
+
+    def folder(self, key: str) -> Path:
+        """Where the adaptation of the pair is kept."""
+        return self.config.out / "adapt" / f"{self.name}-{key[:12]}"
+
+    def open(self, checkpoint: Path, reporter: Reporter) -> Source:
+        """The operator that the pair adapts."""
+        config = self.config.benchmark(self.system, self.backbone)
+        return open_source(config, checkpoint, cache=config.cache, reporter=reporter)
+
+    def is_scored(self, key: str) -> bool:
+        """Whether the pair's result is there, of today's format, and belongs to this key."""
+        if not (self.result.is_file() and self.fields.is_file()):
+            return False
+        found = storage.read_json(self.result)
+        return (found.get("format"), found.get("key")) == (FORMAT, key)

@@ -19,17 +19,16 @@ from r2no.adaptation.adapting import prepare
 from r2no.errors import R2NOError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
-from r2no.realpdebench.protocol.sources import is_artifact, open_source
-from r2no.realpdebench.study.config import BenchConfig
-from r2no.realpdebench.study.pair import Pair, run_pair
+from r2no.realpdebench.protocol.sources import is_artifact
+from r2no.realpdebench.study.checkpoints import check_sources, obtain_source, released
+from r2no.realpdebench.study.config import BenchConfig, Pair
+from r2no.realpdebench.study.pair import run_pair
 from r2no.realpdebench.study.run import prepare_data
-from r2no.realpdebench.study.show import study_sheet
-from r2no.realpdebench.study.sources import check_sources, obtain_source, released
 from r2no.realpdebench.study.studies import SourceName
+from r2no.realpdebench.study.tables import study_sheet
 from r2no.runs.finish import ARTIFACT
 
 Stage = Literal["source", "h0", "member", "pair", "table"]
-STAGES: tuple[Stage, ...] = ("source", "h0", "member", "pair", "table")
 
 
 @dataclass(frozen=True)
@@ -119,20 +118,18 @@ def _work(config: BenchConfig, job: Job, reporter: Reporter) -> None:
 
 def _prepare_pair(place: Pair, checkpoint: Path, member: int | None, reporter: Reporter) -> None:
     """The forecasts of a pair's source, or one of its members, where `run_pair` looks for them."""
-    windows = place.windows()
+    windows = place.config.windows(place.system)
     folder = place.folder(place.key(checkpoint, windows))
     if ranks.agreed(is_artifact(folder / ARTIFACT)):
         return
-    config = place.config.benchmark(place.system, place.backbone)
-    cache = place.config.out / "statistics"
-    operator = open_source(config, checkpoint, cache=cache, reporter=reporter).operator
+    source = place.open(checkpoint, reporter)
     prepare(
-        operator,
+        source.operator,
         windows["train"],
         windows["val"],
         member,
         settings=place.config.adapt(),
-        normalisers=(operator.history_normaliser, operator.target_normaliser),
+        normalisers=source.normalisers,
         folder=folder / "work",
         reporter=reporter,
     )

@@ -11,11 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from r2no.adaptation.costs import forecast_bytes, training_work
 from r2no.data.window import Fields
 from r2no.realpdebench.protocol.sources import build_network
+from r2no.realpdebench.study.checkpoints import check_sources
 from r2no.realpdebench.study.config import BenchConfig
 from r2no.realpdebench.study.graph import Job, jobs_of, noted
-from r2no.realpdebench.study.pair import Pair
 from r2no.realpdebench.study.run import prepare_data
-from r2no.realpdebench.study.sources import check_sources
 
 _TRAINING = 3  # a step with its gradient, in evaluations
 
@@ -53,7 +52,7 @@ class _Counter:
         self._network, self._module = cache(self._of_network), cache(self._of_module)
 
     def _sized(self, system: str) -> tuple[Fields, dict[str, int]]:
-        windows = Pair(self._config, system, self._config.backbones[0], "finetune").windows()
+        windows = self._config.windows(system)
         return windows["val"].fields, {split: len(one) for split, one in windows.items()}
 
     def operations(self, job: Job) -> float:
@@ -84,7 +83,7 @@ class _Counter:
         return float(forecast_bytes(fields, sizes["train"] + sizes["val"]))
 
     def _of_network(self, system: str, backbone: str) -> float:
-        windows = Pair(self._config, system, backbone, "finetune").windows()["val"]
+        windows = self._config.windows(system)["val"]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             network = build_network(backbone, windows, small=self._config.preset == "mini")

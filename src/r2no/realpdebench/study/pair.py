@@ -3,7 +3,6 @@
 import resource
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,77 +16,19 @@ from r2no.locks import sole_run
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol
-from r2no.realpdebench.protocol.sources import Source, is_artifact, open_source, with_names
-from r2no.realpdebench.protocol.windows import check_operator, open_windows
+from r2no.realpdebench.protocol.sources import Source, is_artifact, with_names
+from r2no.realpdebench.protocol.windows import check_operator
 from r2no.realpdebench.study.beyond import is_beyond_done, run_beyond
-from r2no.realpdebench.study.config import BenchConfig
+from r2no.realpdebench.study.config import FORMAT, Pair
 from r2no.realpdebench.study.passes import TestPass, diagnostic, run_pass, shown_frames
 from r2no.realpdebench.study.readouts import StudyReadouts, study_readouts
-from r2no.realpdebench.study.studies import SourceName
 from r2no.realpdebench.study.theory import errors_by_trajectory, selection_summary
 from r2no.runs.finish import ARTIFACT
-
-#: Results of the first format hold other estimates of the theory; all are read.
-FORMATS = ("r2no.bench/1", "r2no.bench/2")
-FORMAT = FORMATS[-1]
-_SPLITS = ("train", "val", "test")
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A pair and the files it owns."""
-
-    config: BenchConfig
-    system: str
-    backbone: str
-    source: SourceName
-
-    @property
-    def name(self) -> str:
-        """What files and messages call the pair."""
-        return f"{self.system}-{self.backbone}-{self.source}"
-
-    @property
-    def result(self) -> Path:
-        """Scores and everything else the tables read; those of the other norm have its name."""
-        norm = "" if self.config.norm == "ortho" else f"-{self.config.norm}"
-        return self.config.out / "results" / f"{self.name}{norm}.json"
-
-    @property
-    def fields(self) -> Path:
-        """The fields that the qualitative figure shows."""
-        return self.result.with_suffix(".safetensors")
-
-    def key(self, checkpoint: Path, windows: dict[str, RealPDEBench]) -> str:
-        """Hash of all that the adaptation depends on, the same for every format of results."""
-        return storage.fingerprint(
-            FORMATS[0],
-            self.config.settings_key(),
-            storage.file_sha256(checkpoint),
-            [windows[split].fingerprint for split in _SPLITS],
-        )
-
-    def folder(self, key: str) -> Path:
-        """Where the adaptation of the pair is kept."""
-        return self.config.out / "adapt" / f"{self.name}-{key[:12]}"
-
-    def windows(self) -> dict[str, RealPDEBench]:
-        """The windows of the three real splits, by their names."""
-        config = self.config.benchmark(self.system, self.backbone)
-        return {split: open_windows(config, self.system, "real", split) for split in _SPLITS}
 
 
 def is_done(place: Pair, key: str) -> bool:
     """Whether all that the pair is asked for is there."""
-    return _is_scored(place, key) and (not place.config.beyond or is_beyond_done(place.result, key))
-
-
-def _is_scored(place: Pair, key: str) -> bool:
-    """Whether the pair's result is there, of today's format, and belongs to this key."""
-    if not (place.result.is_file() and place.fields.is_file()):
-        return False
-    found = storage.read_json(place.result)
-    return (found.get("format"), found.get("key")) == (FORMAT, key)
+    return place.is_scored(key) and (not place.config.beyond or is_beyond_done(place.result, key))
 
 
 def run_pair(place: Pair, checkpoint: Path, reporter: Reporter) -> bool:
@@ -95,7 +36,7 @@ def run_pair(place: Pair, checkpoint: Path, reporter: Reporter) -> bool:
 
     A second process waits for the first, and then finds nothing missing.
     """
-    windows = place.windows()
+    windows = place.config.windows(place.system)
     key = place.key(checkpoint, windows)
     with sole_run(place.result), sole_run(place.folder(key) / ARTIFACT):
         if ranks.agreed(is_done(place, key)):
@@ -112,19 +53,14 @@ def _run(
     reporter: Reporter,
 ) -> None:
     """Adapt the pair if that is not done, score it and write its result."""
-    config = place.config.benchmark(place.system, place.backbone)
-    cache = place.config.out / "statistics"
-    source = open_source(config, checkpoint, cache=cache, reporter=reporter)
+    source = place.open(checkpoint, reporter)
     check_operator(source.operator, windows["test"])
-    normalisers = source.operator.history_normaliser, source.operator.target_normaliser
-    protocol = Protocol(place.config.batch_size, place.config.compat, normalisers)
-    if not _is_scored(place, key):
+    protocol = Protocol(place.config.batch_size, place.config.compat, source.normalisers)
+    if not place.is_scored(key):
         model = _adapted(place, source, windows, key, reporter)
         score_pair(place, key, model, windows, protocol=protocol, reporter=reporter)
     if place.config.beyond:
-        work = place.folder(key) / "work"
-        shared: dict[str, Any] = {"work": work, "protocol": protocol, "reporter": reporter}
-        run_beyond(place.result, key, place.config, source, windows, **shared)
+        run_beyond(place, key, source, windows, protocol, reporter)
 
 
 def score_pair(
@@ -165,7 +101,7 @@ def _adapted(
         windows["train"],
         windows["val"],
         settings=place.config.adapt(),
-        normalisers=(source.operator.history_normaliser, source.operator.target_normaliser),
+        normalisers=source.normalisers,
         folder=path.parent / "work",
         reporter=reporter,
     )

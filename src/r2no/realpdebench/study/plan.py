@@ -6,17 +6,28 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import torch
+
+from r2no import devices
 from r2no.adaptation import AdaptSettings
-from r2no.adaptation.costs import columns, forecast_bytes, sums_bytes, training_work
-from r2no.data.window import Fields
+from r2no.adaptation.costs import (
+    Step,
+    columns,
+    forecast_bytes,
+    rollout_seconds,
+    sums_bytes,
+    timed,
+    training_work,
+)
+from r2no.data.normalise import Normaliser
+from r2no.data.window import Fields, collate
 from r2no.realpdebench.protocol.run import CHECKPOINT
-from r2no.realpdebench.protocol.sources import is_artifact
-from r2no.realpdebench.study.calibration import Speeds, calibrate_backbone, calibrate_repair
-from r2no.realpdebench.study.config import BenchConfig
-from r2no.realpdebench.study.pair import Pair, is_done
+from r2no.realpdebench.protocol.sources import build_network, is_artifact
+from r2no.realpdebench.study.checkpoints import check_sources, finished, released, source_config
+from r2no.realpdebench.study.config import BenchConfig, Pair
+from r2no.realpdebench.study.pair import is_done
 from r2no.realpdebench.study.run import prepare_data
 from r2no.realpdebench.study.sheets import Sheet, cells
-from r2no.realpdebench.study.sources import check_sources, finished, released, source_config
 from r2no.realpdebench.study.studies import BACKBONES, SYSTEM_NAMES, SourceName
 from r2no.runs.finish import ARTIFACT
 
@@ -80,7 +91,7 @@ def plan_sheet(config: BenchConfig, *, jobs: int = 1, calibrate: bool = True) ->
 def pair_plan(place: Pair) -> PairPlan:
     """What one pair still needs."""
     settings = place.config.adapt()
-    windows = place.windows()
+    windows = place.config.windows(place.system)
     sizes = {split: len(one) for split, one in windows.items()}
     checkpoint, updates, batch, path = _checkpoint_state(place)
     adaptation = scores = "to do"
@@ -139,7 +150,7 @@ def _memory(config: BenchConfig) -> int:
     """Bytes of the sums, one derived copy of them, and the spectra of one batch of a fit."""
     settings, largest = config.adapt(), 0
     for system in config.systems:
-        fields = Pair(config, system, config.backbones[0], "finetune").windows()["val"].fields
+        fields = config.windows(system)["val"].fields
         points = math.prod(fields.grid) * fields.horizon_frames * len(fields.measured)
         spectra = 4 * settings.batch_size * points * columns(settings, fields, groups=_HALVES)
         largest = max(largest, 2 * sums_bytes(settings, fields, groups=_HALVES) + spectra)
@@ -147,32 +158,46 @@ def _memory(config: BenchConfig) -> int:
 
 
 class _Timer:
-    """Seconds of plans, each unit cost measured once."""
+    """Seconds of plans on this machine, each unit cost measured once."""
 
     def __init__(self, config: BenchConfig) -> None:
-        self._small = config.preset == "mini"
-        self._settings = config.adapt()
-        self.repair = cache(self._repair)
-        self.backbone = cache(self._backbone)
-        self._config = config
+        self._config, self._settings = config, config.adapt()
+        self._repair, self._backbone = cache(self._time_repair), cache(self._time_backbone)
 
-    def _repair(self, system: str) -> Speeds:
-        place = Pair(self._config, system, self._config.backbones[0], "finetune")
-        return calibrate_repair(place.windows()["val"], self._settings)
+    def _time_repair(self, system: str) -> tuple[float, float]:
+        """Seconds per window: an evaluation of the module, an objective with its gradient.
 
-    def _backbone(self, system: str, backbone: str) -> float:
-        windows = Pair(self._config, system, backbone, "finetune").windows()["val"]
-        with warnings.catch_warnings():
+        Of one window, the target in place of the source's forecast.
+        """
+        windows = self._config.windows(system)["val"]
+        fields, window = windows.fields, collate([windows[0]])
+        normalisers = (
+            Normaliser.identity(len(fields.history_channels)),
+            Normaliser.identity(len(fields.channels)),
+        )
+        step = Step(lambda: window, window.target, normalisers, self._settings, fields)
+        _, training = timed(step)
+        there = window.to(devices.of_sums(devices.choose(self._settings.device)))
+        rollout = rollout_seconds(step.loops(), there, there.target)
+        return rollout / self._settings.repair.steps, training
+
+    def _time_backbone(self, system: str, backbone: str) -> float:
+        """Seconds per window of a backbone's forecast with its gradient."""
+        windows = self._config.windows(system)["val"]
+        device = devices.choose(self._config.device)
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return calibrate_backbone(
-                windows, backbone, small=self._small, device=self._config.device
-            )
+            torch.manual_seed(0)
+            small = self._config.preset == "mini"
+            network = build_network(backbone, windows, small=small).to(device)
+            history = torch.stack([windows[0].history] * 2).to(device)
+            return timed(lambda: network(history).square().mean().backward())[1] / 2
 
     def seconds(self, plan: PairPlan) -> float:
         """What one pair takes, from the unit costs."""
-        speeds = self.repair(plan.place.system)
-        total = plan.trained * speeds.training + plan.rolled * speeds.evaluation
+        evaluation, training = self._repair(plan.place.system)
+        total = plan.trained * training + plan.rolled * evaluation
         if plan.updates:
-            each = self.backbone(plan.place.system, plan.place.backbone)
+            each = self._backbone(plan.place.system, plan.place.backbone)
             total += plan.updates * plan.batch * each
         return total

@@ -9,7 +9,7 @@ from r2no._types import PathLike
 from r2no.checks import choice
 from r2no.errors import ConfigError
 from r2no.realpdebench.study.beyond import with_beyond
-from r2no.realpdebench.study.pair import FORMATS
+from r2no.realpdebench.study.config import FORMATS
 from r2no.realpdebench.study.studies import (
     BACKBONES,
     SOURCES,

@@ -1,6 +1,7 @@
 """What a small data set holds: trajectories, grids and window settings per system."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from r2no.realpdebench.systems import KINDS, System, lookup
 
@@ -22,55 +23,28 @@ class TinyPlan:
         return self.grids[KINDS.index(kind)]
 
 
-def _sim_ids(text: str) -> tuple[str, ...]:
-    return tuple(f"{name}.h5" for name in text.split())
-
-
+_SIM_IDS = {
+    "cylinder": "1800 2156 2906 3843 4875 6093 7406 8812 10312 11812",
+    "controlled_cylinder": (
+        "1781_0.5 3750_0.7 3750_0.9 3750_1.1 6000_0.7 6000_0.9 6000_1.1 9843_1.4"
+    ),
+    "fsi": (
+        "3272_18.2_0.8_1 3272_18.2_0.8_2 4091_18.2_0.8_1 "
+        "5318_20.8_0.8_1 6682_20.8_0.8_1 9068_20.8_0.8_2"
+    ),
+    "foil": "2968_0 6093_5 6093_10 6093_15 10312_5 10312_10 10312_15 17031_20",
+    "combustion": "0NH3_0.75 40NH3_1.1 60NH3_1",
+}
+_SETTINGS: dict[str, tuple[Any, ...]] = {  # in the order of the plan's fields
+    "cylinder": (((8, 16), (16, 32)), 5, 14, 2, 2),
+    "controlled_cylinder": (((8, 16), (16, 32)), 5, 16, 1, 2),
+    "fsi": (((16, 16), (16, 16)), 4, 11, 0, 2, 1.0),
+    "foil": (((16, 32), (16, 32)), 5, 14, 1, 1),
+    "combustion": (((16, 16), (16, 16)), 1, 7, 0, 0),
+}
 PLANS = {
-    "cylinder": TinyPlan(
-        _sim_ids("1800 2156 2906 3843 4875 6093 7406 8812 10312 11812"),
-        ((8, 16), (16, 32)),
-        interval=5,
-        trunk_frames=14,
-        held_in=2,
-        held_out=2,
-    ),
-    "controlled_cylinder": TinyPlan(
-        _sim_ids("1781_0.5 3750_0.7 3750_0.9 3750_1.1 6000_0.7 6000_0.9 6000_1.1 9843_1.4"),
-        ((8, 16), (16, 32)),
-        interval=5,
-        trunk_frames=16,
-        held_in=1,
-        held_out=2,
-    ),
-    "fsi": TinyPlan(
-        _sim_ids(
-            "3272_18.2_0.8_1 3272_18.2_0.8_2 4091_18.2_0.8_1 "
-            "5318_20.8_0.8_1 6682_20.8_0.8_1 9068_20.8_0.8_2"
-        ),
-        ((16, 16), (16, 16)),
-        interval=4,
-        trunk_frames=11,
-        held_in=0,
-        held_out=2,
-        aspect=1.0,
-    ),
-    "foil": TinyPlan(
-        _sim_ids("2968_0 6093_5 6093_10 6093_15 10312_5 10312_10 10312_15 17031_20"),
-        ((16, 32), (16, 32)),
-        interval=5,
-        trunk_frames=14,
-        held_in=1,
-        held_out=1,
-    ),
-    "combustion": TinyPlan(
-        _sim_ids("0NH3_0.75 40NH3_1.1 60NH3_1"),
-        ((16, 16), (16, 16)),
-        interval=1,
-        trunk_frames=7,
-        held_in=0,
-        held_out=0,
-    ),
+    name: TinyPlan(tuple(f"{one}.h5" for one in _SIM_IDS[name].split()), *settings)
+    for name, settings in _SETTINGS.items()
 }
 
 

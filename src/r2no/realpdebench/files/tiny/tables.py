@@ -11,8 +11,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from r2no.realpdebench.files.tiny.flame import Flame
-from r2no.realpdebench.files.tiny.wake import Wake
+from r2no.realpdebench.files.tiny.fields import Flame, Wake
 from r2no.realpdebench.systems import COMBUSTION_FIELDS
 from r2no.storage import write_json
 

@@ -8,12 +8,11 @@ import torch
 from r2no._types import PathLike
 from r2no.checks import choice
 from r2no.errors import StorageError
-from r2no.realpdebench.files.folder import GROUPS, Folder
-from r2no.realpdebench.files.splits import DrawnSplits, Parameters, draw_splits
+from r2no.realpdebench.files.folder import Folder
+from r2no.realpdebench.files.splits import DrawnSplits, draw_splits
 from r2no.realpdebench.files.tiny import tables
-from r2no.realpdebench.files.tiny.flame import flame
+from r2no.realpdebench.files.tiny.fields import flame, wake
 from r2no.realpdebench.files.tiny.plans import PLANS, tiny_system
-from r2no.realpdebench.files.tiny.wake import wake
 from r2no.realpdebench.systems import KINDS, LAYOUTS, SYSTEMS
 from r2no.storage import scratch_folder, take_place, write_json
 
@@ -76,7 +75,8 @@ def _write_system(root: Path, name: str, *, seed: int, frames: int, layouts: Seq
         if "hdf5" in layouts:
             _write_mappings(folder, kind, drawn)
     write_json(folder.path / "channels.json", _channels(name, frames))
-    write_json(folder.path / "tiny.json", _settings(name, frames, seed))
+    settings = tiny_system(name, frames).benchmark_settings()
+    write_json(folder.path / "tiny.json", {"seed": seed, "split_seed": seed, **settings})
 
 
 def _write_fields(
@@ -103,7 +103,7 @@ def _write_fields(
 
 
 def _write_index(folder: Folder, kind: str, drawn: DrawnSplits) -> None:
-    for group, members in _groups(drawn).items():
+    for group, members in drawn.groups().items():
         ordered = {name: list(members[name]) for name in sorted(members)}
         write_json(folder.group(kind, group), ordered)
     for split, pairs in drawn.windows.items():
@@ -113,15 +113,11 @@ def _write_index(folder: Folder, kind: str, drawn: DrawnSplits) -> None:
 
 
 def _write_mappings(folder: Folder, kind: str, drawn: DrawnSplits) -> None:
-    for group, members in _groups(drawn).items():
+    for group, members in drawn.groups().items():
         torch.save(members, folder.group(kind, group, "pt"))
     for position, content in enumerate(("sim_id", "time_id")):
         lists = {s: [pair[position] for pair in pairs] for s, pairs in drawn.windows.items()}
         torch.save(lists, folder.mapping(kind, content))
-
-
-def _groups(drawn: DrawnSplits) -> dict[str, Parameters]:
-    return dict(zip(GROUPS, (drawn.in_dist, drawn.out_dist, drawn.remain), strict=True))
 
 
 def _channels(name: str, frames: int) -> dict[str, list[dict[str, object]]]:
@@ -132,21 +128,3 @@ def _channels(name: str, frames: int) -> dict[str, list[dict[str, object]]]:
         columns = [c for c in SYSTEMS[name].columns if c.measured or kind == "numerical"]
         content[kind] = [{"name": c.name, "shape": shape, "channels": c.channels} for c in columns]
     return content
-
-
-def _settings(name: str, frames: int, seed: int) -> dict[str, int]:
-    """The numbers that readers need to know of small data, under the benchmark's names."""
-    system = tiny_system(name, frames)
-    return {
-        "seed": seed,
-        "split_seed": seed,
-        "n_sim_frame": frames,
-        "in_step": system.history_frames,
-        "out_step": system.horizon_frames,
-        "interval": system.interval,
-        "trunk_length": system.trunk_frames,
-        "n_sim_in_distribution": system.held_in,
-        "n_sim_out_distribution": system.held_out,
-        "sub_s_real": system.stride[0],
-        "sub_s_numerical": system.stride[1],
-    }

@@ -11,14 +11,14 @@ from r2no.realpdebench.protocol.config import TrainConfig
 from r2no.realpdebench.protocol.run import CHECKPOINT, run_training
 from r2no.realpdebench.protocol.windows import open_windows
 from r2no.realpdebench.study.config import BenchConfig
-from r2no.realpdebench.study.printed import published
 from r2no.realpdebench.study.studies import BACKBONES, SourceName
+from r2no.realpdebench.study.values import published
+from r2no.realpdebench.systems import spellings
 from r2no.runs.finish import SUMMARY
 
 PARADIGM: dict[SourceName, str] = {"pretrained": "numerical", "finetune": "finetune"}
 #: Released files that do not work, by the paper.
 _BROKEN: tuple[tuple[str, SourceName], ...] = (("cno", "finetune"),)
-_OTHER_NAMES = {"transolver": ("transolver", "trainsolver")}
 
 
 def released(config: BenchConfig, system: str, backbone: str, source: SourceName) -> Path | None:
@@ -29,7 +29,7 @@ def released(config: BenchConfig, system: str, backbone: str, source: SourceName
     """
     if config.checkpoints is None:
         return None
-    for name in _OTHER_NAMES.get(backbone, (backbone,)):
+    for name in spellings(backbone):
         for ending in ("safetensors", "pth"):
             path = config.checkpoints / system / name / f"{PARADIGM[source]}.{ending}"
             if path.is_file():

@@ -1,6 +1,6 @@
-"""A closed-form vortex street behind a body, measured and simulated with a gap between them.
+"""Closed-form fields, measured and simulated with a gap between them: a wake and a flame.
 
-The measured flow sheds 6 % faster and more weakly, drifts on a large scale and is noisy. Values are
+The measured wake sheds 6 % faster and more weakly, drifts on a large scale and is noisy. Values are
 rounded to a power of two, so float32 holds them exactly and the last bit of sin does not matter.
 """
 
@@ -12,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from r2no.realpdebench.files.tiny.plans import PLANS, stream
-from r2no.realpdebench.systems import Number, lookup
+from r2no.realpdebench.systems import COMBUSTION_FIELDS, Number, lookup
 
 Array = NDArray[np.floating[Any]]
 
 _DIAMETER = 0.14
 _CENTRE = {"cylinder": 0.5, "controlled_cylinder": 0.25, "fsi": 0.5, "foil": 0.25}
+_BITS = dict(
+    zip(COMBUSTION_FIELDS, (4, 6, 18, 18, 18, 18, 24, 18, 22, 8, 6, 12, 12, 12, 12), strict=True)
+)
 
 
 def rounded(values: Array, bits: int) -> NDArray[np.float32]:
@@ -39,7 +42,7 @@ class Wake:
 
 
 def wake(name: str, sim_id: str, kind: str, *, frames: int, seed: int) -> Wake:
-    """The flow of one trajectory."""
+    """The vortex street behind a body of one trajectory."""
     plan, system = PLANS[name], lookup(name)
     height, width = plan.grid(kind)
     real = kind == "real"
@@ -101,3 +104,79 @@ def _curl(u: Array, v: Array, *, spacing: tuple[float, float]) -> Array:
     dv_dx = np.gradient(v.astype(np.float64), spacing[1], axis=2)
     du_dy = np.gradient(u.astype(np.float64), spacing[0], axis=1)
     return dv_dx - du_dy
+
+
+@dataclass(frozen=True)
+class Flame:
+    """Intensity (time, height, width), simulated fields with a last axis of 15, and the axes."""
+
+    observed: NDArray[np.float32]
+    fields: NDArray[np.float32] | None
+    x: Array
+    y: Array
+    t: Array
+
+
+def flame(sim_id: str, kind: str, *, frames: int, seed: int) -> Flame:
+    """The V-shaped flame of one trajectory: its intensity and, simulated, fifteen fields."""
+    height, width = PLANS["combustion"].grid(kind)
+    real = kind == "real"
+    random = np.random.default_rng(stream("combustion", sim_id, seed))
+    phase, waves = random.uniform(0, 2 * math.pi), random.uniform(1.5, 2.5)
+    ammonia, ratio = lookup("combustion").values(sim_id)
+    x, y = np.arange(width) / width - 0.5, np.arange(height) / height
+    across, up = np.meshgrid(x, y)
+    turns = (np.arange(frames) / 16.0)[:, None, None]
+
+    rise = 2 * math.pi * (waves * up - (1.1 if real else 1.0) * turns) + phase
+    front = 0.06 + 0.32 * up + 0.04 * np.sin(rise)  # half opening of the V
+    distance = (np.abs(across) - front) / 0.07
+    rate = np.exp(-(distance**2)) * np.exp(-(((up - 0.45) / 0.3) ** 2))
+    brightness = (1.0 - 0.006 * ammonia) * (0.6 + 0.4 * math.exp(-8 * (ratio - 1.0) ** 2))
+    times = np.arange(frames) * lookup("combustion").time_step
+    if real:
+        noise = np.random.default_rng([*stream("combustion", sim_id, seed), 99])
+        grain = 0.004 * np.abs(noise.standard_normal(rate.shape))
+        observed = 0.35 * brightness * rate**1.4 + grain
+        return Flame(rounded(observed, 14), None, x, y, times)
+    observed = 0.30 * brightness * rate**1.2
+    fields = _flame_fields(ammonia / 100, ratio, rate, rise, distance, across, up)
+    stack = [rounded(np.broadcast_to(fields[key], rate.shape), _BITS[key]) for key in _BITS]
+    return Flame(rounded(observed, 14), np.stack(stack, axis=-1), x, y, times)
+
+
+def _flame_fields(
+    ammonia: float,
+    ratio: float,
+    rate: Array,
+    rise: Array,
+    distance: Array,
+    across: Array,
+    up: Array,
+) -> dict[str, Any]:
+    """The simulated fields, from the progress of the reaction (0 fresh, 1 burnt)."""
+    burnt = 1.0 / (1.0 + np.exp(3.0 * distance))
+    fresh = 1 - burnt
+    methane = 1 - ammonia
+    velocity = (
+        4.0 * np.sign(across) * fresh * up + 0.6 * np.sin(rise),
+        12.0 * (0.4 + burnt) + 0.8 * np.cos(rise),
+        6.0 * across * fresh,
+    )
+    gauge = 40.0 * np.cos(rise) * fresh - 0.3 * velocity[1] ** 2
+    values = (
+        101325.0 + gauge,
+        2.0e3 * rate,
+        fresh * 0.095 * methane * ratio,
+        0.03 * rate * methane,
+        0.09 * burnt * methane,
+        0.18 * burnt,
+        1.0e-3 * rate * ammonia,
+        fresh * 0.2 * ammonia,
+        4.0e-3 * rate,
+        gauge,
+        300.0 + 1750.0 * burnt * (0.8 + 0.2 * ratio),
+        *velocity,
+        np.sqrt(velocity[0] ** 2 + velocity[1] ** 2 + velocity[2] ** 2),
+    )
+    return dict(zip(COMBUSTION_FIELDS, values, strict=True))
