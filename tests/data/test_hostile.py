@@ -15,7 +15,7 @@ from r2no.data import declared
 from r2no.data.gap_counts import count_missing
 from r2no.data.window import Fields
 from r2no.errors import DataError, FileDamagedError, R2NOError
-from r2no.operators.forecast_reading import open_forecasts
+from r2no.operators.forecast_reading import Wanted, open_forecasts
 
 FIELD = ("time", "y", "x")
 SPARSE = "allow_sparse"
@@ -73,7 +73,7 @@ def test_hostile_data_are_refused(
     with pytest.raises((DataError, FileDamagedError), match=reason):
         r2no.data.open(path)
     with pytest.raises((DataError, FileDamagedError), match=reason):
-        open_forecasts(path, ("u",), FIELDS, dims={}, like={}, axes=None)
+        open_forecasts(path, Wanted(("u",), FIELDS))
     assert not (tmp_path / "canary").exists()
 
 

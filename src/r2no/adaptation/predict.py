@@ -15,8 +15,8 @@ from r2no._types import Number, PathLike
 from r2no.adaptation.labelled import check_spacing, check_time_step
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.prediction import coverages
-from r2no.data.agreement import check_axes
 from r2no.data.arrays import ArrayWindows
+from r2no.data.coordinates import check_axes
 from r2no.data.forecast_layout import (
     FAMILIAR,
     bound_names,
@@ -216,7 +216,7 @@ def _check_fits(fields: Fields, data: Measurements) -> None:
             f"`data` must be on the model's grid, {fields.grid}, but is on {data.grid}. "
             "Interpolate the data to it."
         )
-    check_axes(fields, data)
+    check_axes(fields, data.recordings[0].time, data.space)
     if data.conditioning != fields.conditioning:
         raise DataError(
             f"The model's constants are {fields.conditioning}, but `data` has {data.conditioning}. "

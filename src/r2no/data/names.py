@@ -1,6 +1,6 @@
 """Which dimension is time, which is space: guessed from CF attributes and usual names."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import xarray as xr
 
@@ -80,15 +80,22 @@ def superseded(names: Iterable[str]) -> dict[str, str]:
     return better
 
 
-def check_given(data: xr.Dataset, given: Mapping[str, str], where: str) -> None:
-    """Refuse ``dims`` that name no role or no dimension of ``data``."""
+def check_given(
+    dims: Iterable[Hashable],
+    given: Mapping[str, str],
+    where: str,
+    *,
+    roles: tuple[str, ...] = ROLES,
+) -> None:
+    """Refuse ``given`` that names no role, or none of the ``dims`` that there are."""
+    known = [str(dim) for dim in dims]
     for role, name in given.items():
-        if role not in ROLES:
-            raise ConfigError(f"`dims` must map {', '.join(ROLES)} to names, but got {role!r}.")
-        if name not in data.sizes:
+        if role not in roles:
+            raise ConfigError(f"`dims` must map {', '.join(roles)} to names, but got {role!r}.")
+        if name not in known:
             raise UnknownNameError(
-                f"`dims` says {role!r} is {name!r}, but {where} has no such dimension. "
-                + did_you_mean(name, map(str, data.sizes))
+                f"`dims` says {role!r} is {name!r}, but there is no such dimension in {where}. "
+                + did_you_mean(name, known)
             )
 
 
@@ -101,30 +108,50 @@ def find_roles(
         DataError: if a dimension is of no known kind, two are of the same, or time or space is
             missing.
     """
-    by_dim = {name: role for role, name in given.items()}
-    roles: dict[str, str] = {}
-    for dim in map(str, data[variable].dims):
-        role = by_dim.get(dim) or dim_role(data, dim)
-        if role in given and dim not in by_dim:
-            role = None
-        if role is None:
-            raise DataError(
-                f"Dimension {dim!r} of variable {variable!r} in {where} is of no known kind. Say "
-                f"what it is, as in dims={{'width': {dim!r}}} (one of {', '.join(ROLES)}), or drop "
-                f"it with `data.isel({dim}=0)`."
-            )
-        if role in roles:
-            raise DataError(
-                f"Dimensions {roles[role]!r} and {dim!r} of variable {variable!r} in {where} both "
-                f"look like {role}. Say which is which with `dims`."
-            )
-        roles[role] = dim
+    roles = assign_roles(
+        data[variable].dims,
+        given,
+        lambda dim: dim_role(data, dim),
+        f"variable {variable!r} in {where}",
+        ROLES,
+    )
     if "time" not in roles or not any(role in roles for role in SPACE):
         raise DataError(
             f"Variable {variable!r} in {where} needs a time and at least one spatial dimension, "
             f"but has {data[variable].dims}, read as {roles}. Say what they are with `dims`."
         )
     return {role: roles[role] for role in ROLES if role in roles}
+
+
+def assign_roles(
+    dims: Iterable[Hashable],
+    given: Mapping[str, str],
+    guess: Callable[[str], str | None],
+    what: str,
+    known: tuple[str, ...],
+) -> dict[str, str]:
+    """Role to dimension, each once: as ``given``, else as guessed.
+
+    Raises:
+        DataError: if a dimension of ``what`` is of none of the ``known`` roles, or two are of one.
+    """
+    by_dim = {name: role for role, name in given.items()}
+    roles: dict[str, str] = {}
+    for dim in map(str, dims):
+        role = by_dim.get(dim) or guess(dim)
+        if role is None or (role in given and dim not in by_dim):
+            raise DataError(
+                f"Dimension {dim!r} of {what} is of no known kind. Say what it is, as in "
+                f"dims={{{known[-2]!r}: {dim!r}}} (one of {', '.join(known)}), or drop it with "
+                f"`data.isel({dim}=0)`."
+            )
+        if role in roles:
+            raise DataError(
+                f"Dimensions {roles[role]!r} and {dim!r} of {what} both look like {role}. Say "
+                "which is which with `dims`."
+            )
+        roles[role] = dim
+    return roles
 
 
 def single_points(data: xr.Dataset, given: Mapping[str, str]) -> list[str]:

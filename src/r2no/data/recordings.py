@@ -107,7 +107,7 @@ def read_recordings(
 ) -> list[Recording]:
     """The recordings of one data set: itself, or one for each place along its trajectory dim."""
     where = f"`{name}`"
-    check_given(data, dims, where)
+    check_given(data.sizes, dims, where)
     left_out = data.encoding.get(LEFT_OUT, {})
     data = data.squeeze(single_points(data, dims))
     if mask is not None and mask.variable not in data.variables:

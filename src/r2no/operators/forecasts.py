@@ -12,7 +12,7 @@ from torch import Tensor
 from r2no import storage
 from r2no.data.window import Windows
 from r2no.errors import DataError, ShapeError
-from r2no.operators.forecast_reading import Stored, open_forecasts
+from r2no.operators.forecast_reading import Stored, Wanted, open_forecasts
 
 
 class Forecasts:
@@ -93,16 +93,15 @@ class Forecasts:
             like: ``dims`` of the data, used for names that the forecasts have too.
             allow_sparse: As in :func:`r2no.data.open`.
         """
-        names = tuple(variables or windows.fields.channels)
-        values, starts = open_forecasts(
-            path,
-            names,
+        wanted = Wanted(
+            tuple(variables or windows.fields.channels),
             windows.fields,
             dims=dims or {},
             like=like or {},
             axes=axes,
             allow_sparse=allow_sparse,
         )
+        values, starts = open_forecasts(path, wanted)
         return cls(windows, values, starts=starts)
 
     def __call__(self, history: Tensor) -> Tensor:
