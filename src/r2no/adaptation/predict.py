@@ -19,6 +19,7 @@ from r2no.data.arrays import ArrayWindows
 from r2no.data.coordinates import check_axes
 from r2no.data.forecast_layout import (
     FAMILIAR,
+    Room,
     bound_names,
     forecast_layout,
     forecast_rooms,
@@ -103,7 +104,7 @@ def _contents(
     data: Measurements,
     known: list[tuple[int, int]],
     asked: tuple[float, ...],
-) -> tuple[xr.Dataset, dict[str, tuple[tuple[str, ...], dict[str, Any]]]]:
+) -> tuple[xr.Dataset, dict[str, Room]]:
     """Coordinates of the file, and dimensions and attributes of its variables."""
     layout = forecast_layout(data, known, model.fields.horizon_frames)
     layout = layout.assign_attrs(_provenance(model))

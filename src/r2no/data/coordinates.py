@@ -66,6 +66,12 @@ class Axis:
         values = xr.Variable((self.name,), np.arange(self.size) * signed, attributes)
         return replace(self, step=step, units=units, variable=values)
 
+    def completed(self, step: float, units: str, falls: bool = False) -> "Axis":
+        """The same with such a coordinate where it has none and these say something."""
+        if self.variable is not None or (step == 1 and not units):
+            return self
+        return self.in_steps(step, units, falls=falls)
+
     def __str__(self) -> str:
         step = f"step {self.step:.6g} {self.units}".rstrip()
         return (

@@ -63,6 +63,21 @@ def _valid_values(values: Any) -> tuple[float, ...] | None:
     return tuple(float(value) for value in found)
 
 
+def gaps_in_words(mask: Mask, shares: Mapping[str, float] | None) -> str:
+    """What counts as missing, and how much of each channel is, if that was counted."""
+    flags = read_mask(mask)
+    if flags is None:
+        rule = {"auto": "NaN, if any", "nan": "NaN"}.get(str(mask), "not allowed")
+    elif flags.valid is None:
+        rule = f"NaN and where {flags.variable!r} is false"
+    else:
+        shown = " or ".join(f"{value:g}" for value in flags.valid)
+        rule = f"NaN and where {flags.variable!r} is not {shown}"
+    if shares is None:
+        return f"{rule}; not counted, describe(count=True) does"
+    return f"{rule}; missing " + ", ".join(f"{n} {100 * lost:.3g} %" for n, lost in shares.items())
+
+
 class Validity(LazyTrajectory):
     """True where a flag says valid and the value is finite; read like the values themselves."""
 

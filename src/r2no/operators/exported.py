@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from r2no import storage
+from r2no._repr import first_line
 from r2no._types import PathLike
 from r2no.errors import ConfigError, FileDamagedError
 from r2no.operators.factory import RECIPE
@@ -53,7 +54,7 @@ def from_exported(path: PathLike, *, trust: bool = False) -> nn.Module:
     try:
         program = torch.export.load(path)
     except Exception as error:  # the reader raises whatever the archive's parts make it
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise FileDamagedError(
             f"`{path}` is not an exported program, or damaged: {reason}. Write it again with "
             "`torch.export.save`."

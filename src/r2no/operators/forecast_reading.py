@@ -10,8 +10,7 @@ import xarray
 
 from r2no._types import PathLike
 from r2no.data.coordinates import check_space, read_axis
-from r2no.data.declared import check_file
-from r2no.data.files import find_files, read_file
+from r2no.data.files import check_file, find_files, read_file
 from r2no.data.forecast_layout import RECORDING
 from r2no.data.names import SPACE, assign_roles, check_given, dim_role
 from r2no.data.window import Fields

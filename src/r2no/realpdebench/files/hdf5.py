@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from r2no.data.hdf5_checks import check_hdf5
+from r2no.data.hdf5 import check_hdf5
 from r2no.errors import DataError, FileDamagedError, R2NOError
 from r2no.realpdebench.files.folder import Folder
 from r2no.realpdebench.files.trajectories import Shape, Stamp, Trajectories
