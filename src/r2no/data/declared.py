@@ -31,16 +31,14 @@ def check_filled(
 
 
 @contextmanager
-def reading(name: str) -> Iterator[None]:
-    """Name the file in whatever its reader raises; nothing for data that are in no file."""
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Name the file in whatever its reader raises."""
     try:
         yield
     except R2NOError:
         raise
-    except Exception as error:  # readers raise anything for damaged content
-        if not Path(name).exists():
-            raise
-        raise unreadable(Path(name), "fields with coordinates", error) from error
+    except Exception as error:  # readers raise anything for what is no such file, or damaged
+        raise unreadable(path, kind, error) from error
 
 
 def unreadable(path: Path, kind: str, error: Exception) -> DataError:

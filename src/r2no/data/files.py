@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
-from r2no.data.declared import check_filled, unreadable
+from r2no.data.declared import check_filled, reading
 from r2no.data.hdf5 import check_hdf5, read_hdf5
 from r2no.data.lazy import lazily
 from r2no.data.mapped import check_npy, check_npz, read_npz
@@ -20,7 +20,7 @@ from r2no.data.names import role_of_name
 from r2no.data.piv import flatten_meshgrids, join_frames, natural
 from r2no.data.unnamed import SPACE_NAMES, from_named
 from r2no.data.zarr_checks import check_zarr
-from r2no.errors import ConfigError, DataError, R2NOError, ShapeError
+from r2no.errors import ConfigError, DataError, ShapeError
 from r2no.reading import regular_file
 
 #: What `open` takes: paths, patterns, xarray objects, arrays, mappings of arrays, lists of these.
@@ -149,7 +149,7 @@ def read_file(
     """One data file as a data set; arguments as those of :func:`read_all`."""
     kind = _kind(path)
     check_file(path, kind, allow_sparse=allow_sparse)
-    try:
+    with reading(path, kind):
         if kind == "netcdf":
             return flatten_meshgrids(_open_xarray(path, "netcdf4", "netcdf"))
         if kind == "zarr":
@@ -164,10 +164,6 @@ def read_file(
         if kind == "npy":
             return _from_array(np.lib.format.open_memmap(path, mode="r"), axes, labels)
         return from_named(read_npz(path), axes, f"`{path}`", wanted=labels)
-    except R2NOError:
-        raise
-    except Exception as error:  # readers raise anything for what is no such file
-        raise unreadable(path, kind, error) from error
 
 
 def check_file(path: Path, kind: str, *, allow_sparse: bool = False) -> None:
@@ -182,7 +178,7 @@ def check_file(path: Path, kind: str, *, allow_sparse: bool = False) -> None:
         DataError: if it refers to other files or names foreign codecs.
         FileDamagedError: if it declares far more than it holds, or is no regular file.
     """
-    try:
+    with reading(path, kind):
         if kind == "zarr":
             check_zarr(path, allow_sparse=allow_sparse)
             return
@@ -197,10 +193,6 @@ def check_file(path: Path, kind: str, *, allow_sparse: bool = False) -> None:
             check_npz(path, allow_sparse=allow_sparse)
         elif kind == "mat":
             check_old_mat(path, allow_sparse=allow_sparse)
-    except R2NOError:
-        raise
-    except Exception as error:  # readers raise anything for what is no such file
-        raise unreadable(path, kind, error) from error
 
 
 def _check_classic(path: Path, *, allow_sparse: bool) -> None:

@@ -23,7 +23,7 @@ Room = tuple[tuple[str, ...], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class ForecastPlan:
     """What goes into a file: coordinates, variables by name, and origins written together."""
 
     layout: xr.Dataset

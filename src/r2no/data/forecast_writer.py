@@ -21,9 +21,9 @@ import h5py
 import numpy as np
 import xarray as xr
 
-from r2no import storage
+from r2no import replacing, storage
 from r2no._types import PathLike
-from r2no.data.forecast_layout import Plan, Room
+from r2no.data.forecast_layout import ForecastPlan, Room
 from r2no.errors import ConfigError, R2NOError, StorageError
 from r2no.locks import sole_writer
 
@@ -81,7 +81,7 @@ class ForecastFile:
         self._part = self.path.with_name(self.path.name + ".part")
         self._note = self.path.with_name(self.path.name + ".part.json")
         self._key = key
-        self._plan = Plan(layout, variables, rows)
+        self._plan = ForecastPlan(layout, variables, rows)
         self._overwrite = overwrite
         self._sink: _Sink | None = None
         self._details: dict[str, Any] = {}
@@ -93,7 +93,7 @@ class ForecastFile:
     def __enter__(self) -> "ForecastFile":
         with ExitStack() as stack:
             stack.enter_context(sole_writer(self.path))
-            storage.settle(self.path)
+            replacing.settle(self.path)
             storage.remove_temporaries(self.path.parent, f"{self.path.name}.part*")
             self._open()
             self._sole = stack.pop_all()
@@ -136,7 +136,7 @@ class ForecastFile:
                 self._sink.sync()
                 self._sink.complete()
                 self._sink.close()
-                storage.take_place(self._part, self.path)
+                replacing.take_place(self._part, self.path)
             self._sink = None
             self._forget_part()
         return self.path
@@ -180,7 +180,7 @@ class ForecastFile:
 
     def _forget_part(self) -> None:
         self._note.unlink(missing_ok=True)
-        storage.remove(self._part)
+        replacing.remove(self._part)
 
     @property
     def _kind(self) -> "type[_NetCDF] | type[_Zarr]":
@@ -215,12 +215,12 @@ class _NetCDF:
 
     details = ("offsets",)
 
-    def __init__(self, part: Path, note: dict[str, Any], plan: Plan) -> None:
+    def __init__(self, part: Path, note: dict[str, Any], plan: ForecastPlan) -> None:
         self._offsets, self._row_bytes = note["offsets"], plan.row_bytes
         self._file = part.open("r+b", buffering=0)  # so that a full disk is met in `write`
 
     @staticmethod
-    def create(part: Path, plan: Plan) -> dict[str, Any]:
+    def create(part: Path, plan: ForecastPlan) -> dict[str, Any]:
         """Lay out the file; returns where the values of each variable begin."""
         netcdf = _package("netCDF4", "netcdf")
         plan.layout.to_netcdf(part, engine="netcdf4", format="NETCDF4")
@@ -262,13 +262,13 @@ class _Zarr:
 
     details = ()
 
-    def __init__(self, part: Path, note: dict[str, Any], plan: Plan) -> None:
+    def __init__(self, part: Path, note: dict[str, Any], plan: ForecastPlan) -> None:
         self._package, self._part = _package("zarr", "zarr"), part
         group = self._package.open_group(part, mode="r+", zarr_format=2)
         self._arrays = {name: group[name] for name in plan.variables}
 
     @staticmethod
-    def create(part: Path, plan: Plan) -> dict[str, Any]:
+    def create(part: Path, plan: ForecastPlan) -> dict[str, Any]:
         """Lay out the store."""
         package = _package("zarr", "zarr")
         plan.layout.to_zarr(part, mode="w", zarr_format=2, consolidated=False)

@@ -12,7 +12,7 @@ from r2no._types import Number
 from r2no.checks import did_you_mean
 from r2no.data.arrays import ArrayWindows
 from r2no.data.coordinates import Axis
-from r2no.data.flags import Mask, gaps_in_words
+from r2no.data.gaps import Mask, gaps_in_words
 from r2no.data.recordings import Recording, check_length, missing_shares
 from r2no.data.splits import By, Splits, places, plan_split
 from r2no.data.window import Fields

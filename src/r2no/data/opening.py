@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from r2no.checks import did_you_mean
 from r2no.data.coordinates import Axis
 from r2no.data.declared import reading
 from r2no.data.files import Source, read_all
-from r2no.data.flags import Mask, read_mask, valid_flags
+from r2no.data.gaps import Mask, read_mask, valid_flags
 from r2no.data.measurements import CHEAP, Measurements
 from r2no.data.recordings import Recording, read_recordings
 from r2no.errors import (
@@ -80,7 +82,8 @@ def open(
     for name, data in read_all(
         source, axes, variables, dims.get("time"), allow_sparse=allow_sparse
     ):
-        with reading(name):
+        file = Path(name)  # or the name of data that are in no file
+        with reading(file, "fields with coordinates") if file.exists() else nullcontext():
             found += read_recordings(
                 name, data, variables=variables, dims=dims, mask=flags, conditioning=conditioning
             )

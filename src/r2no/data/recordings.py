@@ -13,7 +13,7 @@ import xarray as xr
 
 from r2no.checks import did_you_mean
 from r2no.data.coordinates import Axis, read_axis
-from r2no.data.flags import Flags, Validity
+from r2no.data.gaps import Flags, Validity
 from r2no.data.lazy import LazyTrajectory, Part
 from r2no.data.names import SPACE, check_given, choose_variables, single_points
 from r2no.data.unnamed import LEFT_OUT

@@ -12,6 +12,7 @@ from r2no._types import PathLike
 from r2no.data.coordinates import check_space, read_axis
 from r2no.data.files import check_file, find_files, read_file
 from r2no.data.forecast_layout import RECORDING
+from r2no.data.lazy import LazyTrajectory, Part
 from r2no.data.names import SPACE, assign_roles, check_given, dim_role
 from r2no.data.window import Fields
 from r2no.errors import DataError, GridMismatchError
@@ -25,18 +26,6 @@ _BY_NAME = {
 Opened = tuple[list[Any], list[list[int]] | None]
 #: A path, a pattern, a folder, or a list of these.
 Stored = PathLike | Sequence[PathLike]
-
-
-class Stacked:
-    """Variables of one trajectory as one array with the channels last, read when indexed."""
-
-    def __init__(self, arrays: Sequence[xarray.DataArray]) -> None:
-        self._arrays = list(arrays)
-        self.shape = (*arrays[0].shape, len(arrays))
-        self.ndim = len(self.shape)
-
-    def __getitem__(self, key: int | slice) -> np.ndarray:
-        return np.stack([array[key].values for array in self._arrays], -1)
 
 
 @dataclass(frozen=True)
@@ -113,11 +102,12 @@ def _open_file(path: Path, wanted: Wanted) -> Opened:
         runs = [[a.isel({roles[_TRAJECTORY]: n}) for a in arrays] for n in range(number)]
     else:
         runs = [arrays]
-    stacked = [Stacked([array.transpose(*first, *space) for array in run]) for run in runs]
+    order = (*first, *space)
+    stacked = [LazyTrajectory.of([Part(array.variable) for array in run], order) for run in runs]
     if not issued:
         return stacked, None
     if roles[_START] not in data.coords and "frame" in data.variables:
-        return _of_predictions(data, arrays, (*first, *space), fields.history_frames, path)
+        return _of_predictions(data, arrays, order, fields.history_frames, path)
     return stacked, _starts(data, roles[_START], len(stacked), path)
 
 
@@ -219,9 +209,11 @@ def _of_predictions(
             f"{order[0]!r}."
         )
     number = data.sizes.get(RECORDING, int(owner.max()) + 1)
-    values, starts = [], []
+    values: list[Any] = []
+    starts = []
     for one in range(number):
         rows = np.flatnonzero(owner == one)
-        values.append(Stacked([a.transpose(*order).isel({order[0]: rows}) for a in arrays]))
+        parts = [Part(array.variable.isel({order[0]: rows})) for array in arrays]
+        values.append(LazyTrajectory.of(parts, order))
         starts.append([int(frame[row]) - history + 1 for row in rows])
     return values, starts

@@ -113,7 +113,7 @@ class Forecasts:
     def fingerprint(self) -> str:
         """A hash of all stored forecasts; reads them once."""
         pieces = [
-            storage.fingerprint(np.asarray(own[number]))
+            storage.fingerprint(_one(own, number))
             for own in self._values
             for number in range(own.shape[0])
         ]
@@ -132,8 +132,7 @@ class Forecasts:
     def _forecast(self, trajectory: int, start: int) -> Tensor:
         own, frames = self._values[trajectory], self.fields.history_frames
         if self._issued:
-            values = own[self._place[trajectory][start]]
-            values = values[: self.fields.horizon_frames]
+            values = _one(own, self._place[trajectory][start])[: self.fields.horizon_frames]
         else:
             first = start + frames
             values = own[first : first + self.fields.horizon_frames]
@@ -197,6 +196,12 @@ class Forecasts:
                 f"There is no forecast for the window of trajectory {trajectory} that starts at "
                 f"frame {start}. Give forecasts for all windows, or fewer windows."
             )
+
+
+def _one(values: Any, number: int) -> np.ndarray:
+    """One frame, or one issued forecast, of arrays that may only know slices."""
+    found: np.ndarray = np.asarray(values[number : number + 1])[0]
+    return found
 
 
 def _key(history: Tensor) -> bytes:

@@ -57,7 +57,7 @@ def submit(
     given = study.given(values, *asked, "executor", "cluster", "norm", "asked")
     from r2no.realpdebench.study import BenchConfig
     from r2no.realpdebench.study.cluster import ClusterConfig, submit_study
-    from r2no.runs.config_file import read_yaml
+    from r2no.yaml_text import read_yaml
 
     stored = {} if cluster is None else read_yaml(cluster)
     wanted = ClusterConfig(**{**stored, **resources})

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from r2no._types import PathLike
 from r2no.realpdebench.protocol.config import BenchmarkConfig
-from r2no.runs.config_file import read_yaml
 from r2no.settings import valid
+from r2no.yaml_text import read_yaml
 
 Config = TypeVar("Config", bound=BenchmarkConfig)
 
