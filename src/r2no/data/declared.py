@@ -31,7 +31,7 @@ def check_filled(
 
 
 @contextmanager
-def reading(path: Path, kind: str) -> Iterator[None]:
+def reading_file(path: Path, kind: str) -> Iterator[None]:
     """Name the file in whatever its reader raises."""
     try:
         yield

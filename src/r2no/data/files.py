@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
-from r2no.data.declared import check_filled, reading
+from r2no.data.declared import check_filled, reading_file
 from r2no.data.hdf5 import check_hdf5, read_hdf5
 from r2no.data.lazy import lazily
 from r2no.data.mapped import check_npy, check_npz, read_npz
@@ -149,7 +149,7 @@ def read_file(
     """One data file as a data set; arguments as those of :func:`read_all`."""
     kind = _kind(path)
     check_file(path, kind, allow_sparse=allow_sparse)
-    with reading(path, kind):
+    with reading_file(path, kind):
         if kind == "netcdf":
             return flatten_meshgrids(_open_xarray(path, "netcdf4", "netcdf"))
         if kind == "zarr":
@@ -178,7 +178,7 @@ def check_file(path: Path, kind: str, *, allow_sparse: bool = False) -> None:
         DataError: if it refers to other files or names foreign codecs.
         FileDamagedError: if it declares far more than it holds, or is no regular file.
     """
-    with reading(path, kind):
+    with reading_file(path, kind):
         if kind == "zarr":
             check_zarr(path, allow_sparse=allow_sparse)
             return

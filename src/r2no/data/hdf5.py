@@ -14,10 +14,9 @@ from typing import Any
 import h5py
 import numpy as np
 import xarray as xr
-from xarray.core import indexing
 
 from r2no.data.declared import LINE, check_filled
-from r2no.data.lazy import SlicedArray
+from r2no.data.lazy import on_demand
 from r2no.data.piv import flatten_meshgrids
 from r2no.data.unnamed import from_named
 from r2no.errors import DataError, FileDamagedError
@@ -124,8 +123,8 @@ def read_hdf5(path: Path, axes: Sequence[str] | None, wanted: Sequence[str] | No
         if isinstance(item, h5py.Dataset) and _is_bare(item):
             return
         if isinstance(item, h5py.Dataset) and item.dtype.kind in "biuf":
-            read = SlicedArray(item.shape, item.dtype, partial(_slice, str(path), name))
-            arrays[name] = indexing.LazilyIndexedArray(read) if item.ndim > 1 else item[()]
+            read = partial(_slice, str(path), name)
+            arrays[name] = on_demand(item.shape, item.dtype, read) if item.ndim > 1 else item[()]
             attributes[name] = _attributes(item)
             labels[name] = tuple(_label(item, axis) for axis in range(item.ndim))
             encodings[name] = {"source": str(path), "chunksizes": item.chunks}

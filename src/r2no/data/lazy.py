@@ -143,7 +143,14 @@ class LazyTrajectory:
             yield start, min(start + step, len(self))
 
 
-class SlicedArray(BackendArray):
+def on_demand(
+    shape: Sequence[int], dtype: Any, read: Callable[[tuple[Any, ...]], Any]
+) -> indexing.LazilyIndexedArray:
+    """An array for an xarray variable whose values ``read`` gives when they are sliced."""
+    return indexing.LazilyIndexedArray(_SlicedArray(shape, dtype, read))
+
+
+class _SlicedArray(BackendArray):
     """Anything with a shape, a dtype and slicing as an xarray array that is read on demand."""
 
     def __init__(
@@ -185,5 +192,4 @@ def lazily(array: Any) -> Any:
     ready = isinstance(array, (np.ndarray, indexing.ExplicitlyIndexed))
     if ready or hasattr(array, "__array_function__"):
         return array
-    read = SlicedArray(array.shape, array.dtype, array.__getitem__)
-    return indexing.LazilyIndexedArray(read)
+    return on_demand(array.shape, array.dtype, array.__getitem__)

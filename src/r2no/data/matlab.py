@@ -13,10 +13,9 @@ from typing import Any
 
 import h5py
 import numpy as np
-from xarray.core import indexing
 
 from r2no.data.declared import check_filled, unreadable
-from r2no.data.lazy import SlicedArray
+from r2no.data.lazy import on_demand
 from r2no.errors import DataError, GridMismatchError
 
 _HIDDEN = ("#refs#", "#subsystem#")
@@ -125,8 +124,8 @@ def _walk(path: str, group: Any, place: str, arrays: dict[str, Any], cells: set[
         elif item.dtype.kind in "biuf" and item.ndim == 2 and 1 in item.shape:
             arrays[name] = _squeezed(item[()])
         elif item.dtype.kind in "biuf":
-            read = SlicedArray(item.shape[::-1], item.dtype, partial(_reversed, path, item.name))
-            arrays[name] = indexing.LazilyIndexedArray(read)
+            read = partial(_reversed, path, item.name)
+            arrays[name] = on_demand(item.shape[::-1], item.dtype, read)
 
 
 def _cell(path: str, item: Any, name: str, arrays: dict[str, Any], cells: set[str]) -> None:
@@ -145,10 +144,8 @@ def _cell(path: str, item: Any, name: str, arrays: dict[str, Any], cells: set[st
     first = next(frame for frame in frames if frame is not None)
     dtype = first.dtype if None not in frames else np.result_type(first.dtype, np.float32)
     places = [None if frame is None else str(frame.name) for frame in frames]
-    read = SlicedArray(
-        (len(frames), *first.shape[::-1]), dtype, partial(_frame_slice, path, places, first.shape)
-    )
-    arrays[name] = indexing.LazilyIndexedArray(read)
+    read = partial(_frame_slice, path, places, first.shape)
+    arrays[name] = on_demand((len(frames), *first.shape[::-1]), dtype, read)
     cells.add(name)
 
 

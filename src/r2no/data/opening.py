@@ -12,7 +12,7 @@ from r2no import checks
 from r2no._types import Number
 from r2no.checks import did_you_mean
 from r2no.data.coordinates import Axis
-from r2no.data.declared import reading
+from r2no.data.declared import reading_file
 from r2no.data.files import Source, read_all
 from r2no.data.gaps import Mask, read_mask, valid_flags
 from r2no.data.measurements import CHEAP, Measurements
@@ -83,7 +83,7 @@ def open(
         source, axes, variables, dims.get("time"), allow_sparse=allow_sparse
     ):
         file = Path(name)  # or the name of data that are in no file
-        with reading(file, "fields with coordinates") if file.exists() else nullcontext():
+        with reading_file(file, "fields with coordinates") if file.exists() else nullcontext():
             found += read_recordings(
                 name, data, variables=variables, dims=dims, mask=flags, conditioning=conditioning
             )

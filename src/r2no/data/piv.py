@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from xarray.core import indexing
 
-from r2no.data.lazy import SlicedArray
+from r2no.data.lazy import on_demand
 from r2no.data.names import SPACE, dim_role, role_of_name
 from r2no.errors import DataError, GridMismatchError
 
@@ -184,15 +183,13 @@ def _joined(folder: Path, files: Sequence[Named], time: str | None) -> Named:
             continue
         parts = [frame[label].variable for frame in frames]
         dtype = np.result_type(*(part.dtype for part in parts))
-        read = SlicedArray((len(parts), *variable.shape), dtype, Stack(parts, dtype))
-        variables[str(label)] = xr.Variable(
-            (along, *variable.dims), indexing.LazilyIndexedArray(read), variable.attrs
-        )
+        values = on_demand((len(parts), *variable.shape), dtype, Stack(parts, dtype))
+        variables[str(label)] = xr.Variable((along, *variable.dims), values, variable.attrs)
     clock = next((n for n in map(str, first.variables) if _is_clock(first, n, along)), None)
     if clock is not None:
         variables.pop(clock, None)
-        values = np.array([frame[clock].values for frame in frames])
-        variables[along] = xr.Variable((along,), values, first[clock].attrs)
+        times = np.array([frame[clock].values for frame in frames])
+        variables[along] = xr.Variable((along,), times, first[clock].attrs)
     coords = {n: c.variable for n, c in first.coords.items() if n != clock}
     return f"{folder} ({len(files)} frames)", xr.Dataset(variables, coords, first.attrs)
 

@@ -12,7 +12,7 @@ from matplotlib.image import imsave
 
 from r2no.report.charts import Axes, Bar, Line, bar_chart, interval_chart, line_chart
 from r2no.report.data import Evaluation, ReportData
-from r2no.report.packing import unpack
+from r2no.report.packing import unpack, unpack_numbers
 from r2no.report.wording import ROLES, counted, group_name, named, worth_in_words
 
 _FORECASTS = ("source", "r2no")
@@ -208,7 +208,7 @@ def _hundred(share: float | None) -> float | None:
 def retention_pictures(data: ReportData) -> list[dict[str, Any]]:
     """The map of each channel as a picture, for pages without script."""
     found = data.retention
-    plane = _numbers(found["plane"])
+    plane = unpack_numbers(found["plane"])
     reach = gain_reach(found)
     return [
         {
@@ -257,10 +257,6 @@ def example_pictures(evaluation: Evaluation) -> tuple[dict[str, Any], list[dict[
             error = last[name] - last["target"]
             shown[f"{name}_error"] = picture(error, "signed", -scale["reach"], scale["reach"])
     return shown, scales
-
-
-def _numbers(packed: dict[str, Any]) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(packed["data"]), "<u2").reshape(packed["shape"])
 
 
 def _floats(values: list[float | None]) -> np.ndarray:

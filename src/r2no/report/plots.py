@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -22,11 +23,45 @@ _COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7")  #
 _LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # of curves
 
 
+@dataclass(frozen=True)
+class Curve:
+    """A line with a label; ``level`` is a dotted horizontal, ``stars`` are (x, y, note)."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    dashed: bool = False
+    level: float | None = None
+    stars: Sequence[tuple[float, float, str]] = ()
+
+    __repr__ = brief_repr
+
+
+class Labels(NamedTuple):
+    """What the axes and the figure are called."""
+
+    x: str
+    y: str
+    title: str = ""
+
+
 @ranks.by_main
 def _write(figure: Figure, path: PathLike) -> Path:
     with storage.atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130, facecolor="white")
     return Path(path)
+
+
+def _label(axis: Axes, labels: Labels) -> None:
+    axis.set_xlabel(labels.x)
+    axis.set_ylabel(labels.y)
+    axis.set_title(labels.title, fontsize=10)
+
+
+def _without_ticks(axes: np.ndarray) -> None:
+    for axis in axes.flat:
+        axis.set_xticks([])
+        axis.set_yticks([])
 
 
 def plot_fields(
@@ -74,9 +109,7 @@ def plot_fields(
             if row == 1:
                 right.set_title(f"error, frame {frame + 1}", fontsize=9)
         axes[row, 0].set_ylabel(name, fontsize=9)
-    for axis in axes.flat:
-        axis.set_xticks([])
-        axis.set_yticks([])
+    _without_ticks(axes)
     figure.colorbar(field, ax=axes[:, : len(frames)], shrink=0.7, label=channel_name)
     if len(names) > 1:
         figure.colorbar(error, ax=axes[:, len(frames) :], shrink=0.7, label="error")
@@ -98,9 +131,8 @@ def plot_depth_bands(errors: DepthErrors, path: PathLike, *, title: str = "") ->
         best = int(np.nanargmin(curve))
         axis.plot(best, curve[best], "o", color=colour, markersize=7)
     axis.axhline(0, color="0.6", linewidth=0.8)
-    axis.set_xlabel("depth of the repair loop")
-    axis.set_ylabel("change of fRMSE against the source (%)")
-    axis.set_title(title, fontsize=10)
+    change_label = "change of fRMSE against the source (%)"
+    _label(axis, Labels("depth of the repair loop", change_label, title))
     axis.legend(fontsize=8, frameon=False)
     return _write(figure, path)
 
@@ -122,9 +154,7 @@ def plot_regions(cells: FourierCells, path: PathLike, *, title: str = "") -> Pat
     )
     for band, colour in enumerate(colours):
         axis.plot([], [], "s", color=colour, label=_band_name(band, cells.num_cells))
-    axis.set_xlabel("horizontal wavenumber")
-    axis.set_ylabel("vertical wavenumber")
-    axis.set_title(title, fontsize=10)
+    _label(axis, Labels("horizontal wavenumber", "vertical wavenumber", title))
     figure.legend(fontsize=8, frameon=False, loc="outside right upper")
     return _write(figure, path)
 
@@ -188,28 +218,6 @@ def plot_retention(
     return _write(figure, path)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A line with a label; ``level`` is a dotted horizontal, ``stars`` are (x, y, note)."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
-    dashed: bool = False
-    level: float | None = None
-    stars: Sequence[tuple[float, float, str]] = ()
-
-    __repr__ = brief_repr
-
-
-class Labels(NamedTuple):
-    """What the axes and the figure are called."""
-
-    x: str
-    y: str
-    title: str = ""
-
-
 def plot_curves(
     curves: Sequence[Curve],
     path: PathLike,
@@ -231,9 +239,7 @@ def plot_curves(
             axis.annotate(note, (x, y), textcoords="offset points", xytext=(7, 5), fontsize=8)
     if log_x:
         axis.set_xscale("log")
-    axis.set_xlabel(labels.x)
-    axis.set_ylabel(labels.y)
-    axis.set_title(labels.title, fontsize=10)
+    _label(axis, labels)
     axis.legend(fontsize=8, frameon=False)
     return _write(figure, path)
 
@@ -259,11 +265,10 @@ def plot_frames(
         for column, frame in enumerate(frames):
             axis = axes[row, column]
             image = axis.imshow(values[column].numpy(), origin="lower", vmin=low, vmax=high)
-            axis.set_xticks([])
-            axis.set_yticks([])
             if row == 0:
                 axis.set_title(f"frame {frame + 1}", fontsize=9)
         axes[row, 0].set_ylabel(name, fontsize=9)
+    _without_ticks(axes)
     figure.colorbar(image, ax=axes, shrink=0.7, label=label)
     return _write(figure, path)
 
@@ -282,8 +287,7 @@ def plot_channels(fields: Mapping[str, Tensor], path: PathLike, *, title: str = 
     axes = figure.subplots(len(fields), 1, squeeze=False)
     for axis, (name, values) in zip(axes[:, 0], fields.items(), strict=True):
         image = axis.imshow(values.numpy(), origin="lower")
-        axis.set_xticks([])
-        axis.set_yticks([])
         figure.colorbar(image, ax=axis, shrink=0.9, label=name)
+    _without_ticks(axes)
     figure.suptitle(title, fontsize=10)
     return _write(figure, path)
