@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,14 +82,19 @@ def open(
     for name, data in read_all(
         source, axes, variables, dims.get("time"), allow_sparse=allow_sparse
     ):
-        file = Path(name)  # or the name of data that are in no file
-        with reading_file(file, "fields with coordinates") if file.exists() else nullcontext():
+        with _named_errors(name):
             found += read_recordings(
                 name, data, variables=variables, dims=dims, mask=flags, conditioning=conditioning
             )
     found = [_with_units(_with_steps(recording, spacing, time_step), units) for recording in found]
     _check_all(found)
     return Measurements(tuple(found), mask, tuple(conditioning))
+
+
+def _named_errors(name: str) -> AbstractContextManager[None]:
+    """Name the file in whatever its reader raises; nothing for data that are in no file."""
+    file = Path(name)
+    return reading_file(file, "fields with coordinates") if file.exists() else nullcontext()
 
 
 def _check_all(found: Sequence[Recording]) -> None:
