@@ -9,7 +9,7 @@ import pickletools
 import re
 import threading
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -117,12 +117,12 @@ def check_finite(weights: Mapping[str, Tensor], where: str) -> None:
         )
 
 
-def misfits(
-    expected: Mapping[str, Tensor],
-    weights: Mapping[str, Tensor],
-    kind: Callable[[Tensor], object],
-) -> str:
-    """What is missing, unexpected or of another ``kind`` (its shape, say); "" if all fit."""
+def misfits(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], *, types: bool) -> str:
+    """What is missing, unexpected or of another shape (or type, if ``types``); "" if all fit."""
+
+    def kind(tensor: Tensor) -> str:
+        return f"{type_name(tensor)}{list(tensor.shape)}" if types else f"{tuple(tensor.shape)}"
+
     problems = {
         "missing": [key for key in expected if key not in weights],
         "unexpected": [key for key in weights if key not in expected],
@@ -134,6 +134,11 @@ def misfits(
     }
     listed = [f"{len(keys)} {what}: {a_few(keys)}" for what, keys in problems.items() if keys]
     return "; ".join(listed)
+
+
+def type_name(tensor: Tensor) -> str:
+    """The type of a tensor's numbers, as in "float32"."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def a_few(keys: Sequence[Any]) -> str:

@@ -25,7 +25,7 @@ from r2no.backbones.formats import (
 )
 from r2no.errors import CheckpointMismatchError, ConfigError, FileDamagedError
 from r2no.storage import file_sha256
-from r2no.torch_files import check_finite, misfits
+from r2no.torch_files import check_finite, misfits, type_name
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def describe(path: PathLike) -> CheckpointDescription:
         record=record,
         fits=tuple(fits),
         network=likely_network(checkpoint.weights),
-        types=tuple(sorted({_type(value) for value in checkpoint.weights.values()})),
+        types=tuple(sorted({type_name(value) for value in checkpoint.weights.values()})),
         parameters=parameters,
         tensors=len(checkpoint.weights),
         context=checkpoint.context,
@@ -205,7 +205,7 @@ def _record(checkpoint: Checkpoint) -> CheckpointRecord:
 
 def _check_fit(expected: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
     """Refuse weights with missing, unexpected or mismatched names, listing all three."""
-    if problems := misfits(expected, checkpoint.weights, _kind):
+    if problems := misfits(expected, checkpoint.weights, types=True):
         raise CheckpointMismatchError(
             f"The weights in `{checkpoint.path}` do not fit the network: {problems}. "
             f"{_remedy(expected, checkpoint)}"
@@ -247,14 +247,6 @@ def _blocks(weights: Mapping[str, Tensor]) -> int:
     """Residual blocks of a CNO, those of its neck among them."""
     parts = (key.split(".") for key in weights if key.startswith("res_nets."))
     return len({part[1] for part in parts})
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{_type(tensor)}{list(tensor.shape)}"
-
-
-def _type(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

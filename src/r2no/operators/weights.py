@@ -51,7 +51,7 @@ def fill(network: nn.Module, path: PathLike) -> None:
 def set_weights(network: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
     """As :func:`fill`, from tensors; ``name`` is for messages."""
     expected = operator_state(network)
-    if problems := misfits(expected, weights, lambda value: tuple(value.shape)):
+    if problems := misfits(expected, weights, types=False):
         raise CheckpointMismatchError(
             f"`{name}` does not fit the network. It has {problems}. Build the network with the "
             "arguments it was trained with."
