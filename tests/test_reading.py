@@ -10,8 +10,7 @@ import yaml
 from r2no import storage
 from r2no.errors import ConfigError, FileDamagedError, FileMissingError
 from r2no.reading import parse_json, read_text, regular_file
-from r2no.runs.config_file import read_yaml
-from r2no.yaml_text import load_yaml
+from r2no.yaml_text import load_yaml, read_yaml
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from r2no import storage
+from r2no import replacing, storage
 from r2no.errors import FileDamagedError, StorageError
 
 
@@ -98,7 +98,7 @@ def test_folder_is_replaced_as_a_whole_and_keeps_what_is_not_dropped(
     tmp_path, monkeypatch, at_once
 ):
     if not at_once:
-        monkeypatch.setattr(storage, "_exchange", lambda *_: False)
+        monkeypatch.setattr(replacing, "_exchange", lambda *_: False)
     path = folder_with(tmp_path / "out", a="1", b="2", mine="3")
     with storage.atomic_folder(path, dropped={"b"}) as sibling:
         storage.write_bytes(sibling / "a", b"4")

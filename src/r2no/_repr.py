@@ -48,12 +48,25 @@ def brief_repr(self: Any) -> str:
     return f"{type(self).__name__}({', '.join(parts)})"
 
 
+def first_line(error: Exception) -> str:
+    """What an error of others says, without what may follow."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def named_units(names: Iterable[str], units: Iterable[str]) -> str:
     """Channels with their units where they have any, as ``u [m/s], v [m/s]``."""
     units = tuple(units)
     names = tuple(names)
     units = units or ("",) * len(names)
     return ", ".join(f"{n} [{u}]" if u else n for n, u in zip(names, units, strict=True))
+
+
+def bytes_in_words(count: int) -> str:
+    """A size, in the unit that suits it."""
+    unit, name = next(
+        (u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1, "bytes")) if count >= u or u == 1
+    )
+    return f"{count / unit:,.1f} {name}".replace(".0 bytes", " bytes")
 
 
 def html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:

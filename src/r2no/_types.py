@@ -4,7 +4,7 @@ Fields are (batch, time, height, width, channel) everywhere in the public API; o
 grids the two spatial axes become one or three. ``*space`` stands for those axes in shape strings.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +30,6 @@ Extent = Literal["corner", "ellipse"]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
 __all__ = [
-    "Callable",
     "Extent",
     "Field",
     "Grid",
@@ -40,5 +39,4 @@ __all__ = [
     "Operator",
     "PaddingMode",
     "PathLike",
-    "Sequence",
 ]

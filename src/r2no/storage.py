@@ -8,12 +8,10 @@ so what a killed process left is removed by the next one.
 """
 
 import contextlib
-import ctypes
 import hashlib
 import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -31,16 +29,11 @@ from r2no.errors import BusyError, FileDamagedError, R2NOError, StorageError
 from r2no.locks import sole_writer
 from r2no.reading import parse_json, regular_file
 from r2no.reading import read_json as read_json
+from r2no.replacing import check_replaceable, link_content, remove, settle, sync_folder, take_place
 
 _METADATA_KEY = "r2no"  # of files without a hash, as earlier versions wrote them
 _SEALED_KEY = "r2no.sealed"
 _CHECK_KEY = "sha256 of all else"
-
-#: First bytes of files that are often saved in place of the one that was meant.
-_MISTAKEN = {
-    b"version https://git-lfs": "it is a pointer of Git LFS, not the file (`git lfs pull` gets it)",
-    b"<": "it is a web page or XML, not the file",
-}
 
 
 @contextlib.contextmanager
@@ -52,7 +45,7 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
     """
     path = Path(path)
     temporary = _temporary(path)
-    with sole_writer(path):
+    with sole_writer(path), _named_errors(path):
         try:
             remove(temporary)
             yield temporary
@@ -60,11 +53,7 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
                 os.fsync(stream.fileno())
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)
-            _sync_folder(path.parent)
-        except (OSError, SafetensorError) as error:
-            if isinstance(error, R2NOError):
-                raise
-            raise _not_written(path, error) from error
+            sync_folder(path.parent)
         finally:
             remove(temporary)
 
@@ -81,14 +70,14 @@ def atomic_folder(path: PathLike, *, dropped: Collection[str] = ()) -> Iterator[
         StorageError: if the place is not writable or the disk is full; the folder is untouched.
     """
     path = Path(path).resolve()
-    _check_replaceable(path)
+    check_replaceable(path)
     with scratch_folder(path) as sibling:
         if path.exists():
-            _link_content(path, sibling, dropped)
+            link_content(path, sibling, dropped)
         yield sibling
-        _sync_folder(sibling)
+        sync_folder(sibling)
         take_place(sibling, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 @contextlib.contextmanager
@@ -100,16 +89,12 @@ def scratch_folder(path: PathLike) -> Iterator[Path]:
     """
     path = Path(path)
     scratch = _temporary(path)
-    with sole_writer(path):
+    with sole_writer(path), _named_errors(path):
         try:
             settle(path)
             remove(scratch)
             scratch.mkdir(parents=True)
             yield scratch
-        except OSError as error:
-            if isinstance(error, R2NOError):
-                raise
-            raise _not_written(path, error) from error
         finally:
             remove(scratch)
 
@@ -128,119 +113,28 @@ def remove_temporaries(folder: PathLike, names: str = "*") -> None:
                 remove(_temporary(output))
 
 
-def _check_replaceable(path: Path) -> None:
-    """Refuse folders that no sibling can replace, or whose users would stand in a removed one."""
-    working: Path | None = None
-    with contextlib.suppress(FileNotFoundError):  # it may have been removed
-        working = Path.cwd()
-    if working is not None and working.is_relative_to(path):
-        reason = "the working folder, or holds it"
-    elif os.path.ismount(path):
-        reason = "where a file system is mounted"
-    else:
-        return
-    raise StorageError(
-        f"Could not write `{path}`: it is {reason}, so that it cannot be replaced as a whole. "
-        "Choose a folder inside it."
-    )
-
-
 def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
-def _not_written(path: Path, error: Exception) -> StorageError:
-    return StorageError(
-        f"Could not write `{path}`: {error}. What was there before is untouched. "
-        "Free some space or choose a writable folder, then run the same command again."
-    )
-
-
-def remove(path: Path) -> None:
-    """Remove a file, or a folder with all it holds, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _link_content(old: Path, new: Path, dropped: Collection[str]) -> None:
-    """Hard links of files, which cost nothing; copies where the file system knows no links."""
-    if not old.is_dir():
-        raise NotADirectoryError(f"`{old}` is a file, not a folder")
-    for entry in sorted(old.iterdir()):
-        if entry.name in dropped or entry.name.endswith((".tmp", ".lock")):
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.copytree(entry, new / entry.name, symlinks=True, copy_function=_link)
-        else:
-            _link(entry, new / entry.name)
-
-
-def _link(old: PathLike, new: PathLike) -> None:
+@contextlib.contextmanager
+def _named_errors(path: Path) -> Iterator[None]:
+    """Say which file could not be written, and that nothing is lost."""
     try:
-        os.link(old, new, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(old, new, follow_symlinks=False)
-
-
-def take_place(new: Path, old: Path) -> None:
-    """Put a file or folder in another's place, which is whole, old or new, at any moment.
-
-    Folders are swapped in one step where the system can do that, and the old one then removed.
-    """
-    if old.is_symlink() or not old.is_dir():
-        os.replace(new, old)
-    elif _exchange(new, old):
-        remove(new)
-    else:
-        os.replace(old, _aside(old))
-        os.replace(new, old)
-        remove(_aside(old))
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.old")
-
-
-def settle(path: Path) -> None:
-    """Undo a swap in two steps that was killed between them, or finish one killed after them."""
-    if _aside(path).exists():
-        if path.exists():
-            remove(_aside(path))
-        else:
-            os.replace(_aside(path), path)
-
-
-def _exchange(first: Path, second: Path) -> bool:
-    """Swap two names in one step (Linux's renameat2, macOS's renamex_np); False if that fails."""
-    library = ctypes.CDLL(None, use_errno=True)
-    names = [os.fsencode(first), os.fsencode(second)]
-    if hasattr(library, "renameat2"):
-        at_working_folder, exchange = -100, 2
-        code = library.renameat2(at_working_folder, names[0], at_working_folder, names[1], exchange)
-    elif hasattr(library, "renamex_np"):
-        swap = 2
-        code = library.renamex_np(*names, swap)
-    else:
-        return False
-    return bool(code == 0)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        yield
+    except R2NOError:
+        raise
+    except (OSError, SafetensorError) as error:
+        raise StorageError(
+            f"Could not write `{path}`: {error}. What was there before is untouched. "
+            "Free some space or choose a writable folder, then run the same command again."
+        ) from error
 
 
 def make_folder(path: PathLike) -> None:
     """Make a folder and those above it, if they are not there."""
-    try:
+    with _named_errors(Path(path)):
         Path(path).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _not_written(Path(path), error) from error
 
 
 def check_space(path: Path, size: int) -> None:
@@ -265,13 +159,11 @@ def scratch_array(path: Path, dtype: type[np.number[Any]], shape: tuple[int, ...
     """
     size, piece = np.dtype(dtype).itemsize * math.prod(shape), bytes(2**20)
     check_space(path, size)
-    try:
+    with _named_errors(path):
         with path.open("wb") as file:
             for start in range(0, size, len(piece)):
                 file.write(piece[: size - start])
         return np.memmap(path, dtype, "r+", shape=shape)
-    except OSError as error:
-        raise _not_written(path, error) from error
 
 
 def write_bytes(path: PathLike, content: bytes) -> None:
@@ -367,21 +259,6 @@ def _load_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "was written with. Restore it from a copy, or delete it to have it made again."
         )
     return tensors, metadata
-
-
-def why_unreadable(path: Path, error: Exception) -> str:
-    """Why PyTorch refused a file, in our words: its own advise to switch its safety off."""
-    if found := re.search(r"GLOBAL (\S+)", str(error)):
-        return f"it asks for `{found[1]}`, and r2no runs no code from a file"
-    with path.open("rb") as stream:
-        head = stream.read(100).lstrip()
-    if not head:
-        return "it is empty"
-    if mistaken := [reason for start, reason in _MISTAKEN.items() if head.startswith(start)]:
-        return mistaken[0]
-    return (
-        f"it is damaged, or no PyTorch file that holds plain values only ({type(error).__name__})"
-    )
 
 
 def strict_json(value: Any) -> Any:

@@ -6,9 +6,10 @@ what a file declares is compared with what it holds before a value is touched.
 """
 
 import pickletools
+import re
 import threading
 import zipfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,16 +17,23 @@ import torch
 from torch import Tensor
 
 from r2no._types import PathLike
-from r2no.errors import FileDamagedError
+from r2no.errors import FileDamagedError, NonFiniteError
 from r2no.reading import check_declared, regular_file
-from r2no.storage import why_unreadable
 
 _DEEPEST = 64  # levels of lists and dictionaries
 _MOST_PARTS = 1_000_000  # entries in them
 _SMALL = 2**30  # bytes that repeated values may stand for: an unfilled network of usual size
 _HUNGRY = ("builtins.bytearray", "__builtin__.bytearray")  # makes any amount of memory of a number
+_FEW = 5  # names that a message lists
 _LEGACY_PICKLES = 5  # a file of PyTorch before 1.6 begins with as many
 _loading = threading.Lock()  # PyTorch's list of harmless objects is of the whole process
+
+
+#: First bytes of files that are often saved in place of the one that was meant.
+_MISTAKEN = {
+    b"version https://git-lfs": "it is a pointer of Git LFS, not the file (`git lfs pull` gets it)",
+    b"<": "it is a web page or XML, not the file",
+}
 
 
 class Inert:
@@ -63,7 +71,7 @@ def read_torch(path: PathLike, *, inert: Collection[str] | None = ()) -> Any:
         raise
     except Exception as error:  # a damaged pickle can raise anything, and all of it is reported
         raise FileDamagedError(
-            f"`{path}` was not loaded: {why_unreadable(path, error)}. It was not executed. "
+            f"`{path}` was not loaded: {_why_unreadable(path, error)}. It was not executed. "
             "Expected a complete `torch.save` file of tensors, numbers, lists and dictionaries; "
             "fetch it again from a source you trust, or save `network.state_dict()` again."
         ) from error
@@ -87,6 +95,71 @@ def distinct(tensor: Tensor) -> Tensor:
         if stride == 0 and tensor.shape[axis]:
             tensor = tensor.narrow(axis, 0, 1)
     return tensor
+
+
+def is_safetensors(path: Path) -> bool:
+    """Whether a file begins as safetensors do: a length of eight bytes, then a JSON header."""
+    with path.open("rb") as stream:
+        return stream.read(9)[8:] == b"{"
+
+
+def check_finite(weights: Mapping[str, Tensor], where: str) -> None:
+    """Refuse weights that are NaN or infinite.
+
+    Raises:
+        NonFiniteError: naming the tensors.
+    """
+    bad = [key for key, value in weights.items() if not torch.isfinite(distinct(value)).all()]
+    if bad:
+        raise NonFiniteError(
+            f"{where} holds NaN or infinity in {a_few(bad)}. Its training diverged or the file is "
+            "damaged; use an earlier checkpoint."
+        )
+
+
+def misfits(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], *, types: bool) -> str:
+    """What is missing, unexpected or of another shape (or type, if ``types``); "" if all fit."""
+
+    def kind(tensor: Tensor) -> str:
+        return f"{type_name(tensor)}{list(tensor.shape)}" if types else f"{tuple(tensor.shape)}"
+
+    problems = {
+        "missing": [key for key in expected if key not in weights],
+        "unexpected": [key for key in weights if key not in expected],
+        "mismatched": [
+            f"{key} ({kind(weights[key])} for {kind(value)})"
+            for key, value in expected.items()
+            if key in weights and kind(weights[key]) != kind(value)
+        ],
+    }
+    listed = [f"{len(keys)} {what}: {a_few(keys)}" for what, keys in problems.items() if keys]
+    return "; ".join(listed)
+
+
+def type_name(tensor: Tensor) -> str:
+    """The type of a tensor's numbers, as in "float32"."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def a_few(keys: Sequence[Any]) -> str:
+    """The first of many names, and how many more there are."""
+    more = f" and {len(keys) - _FEW} more" if len(keys) > _FEW else ""
+    return ", ".join(f"`{key}`" for key in keys[:_FEW]) + more
+
+
+def _why_unreadable(path: Path, error: Exception) -> str:
+    """Why PyTorch refused a file, in our words: its own advise to switch its safety off."""
+    if found := re.search(r"GLOBAL (\S+)", str(error)):
+        return f"it asks for `{found[1]}`, and r2no runs no code from a file"
+    with path.open("rb") as stream:
+        head = stream.read(100).lstrip()
+    if not head:
+        return "it is empty"
+    if mistaken := [reason for start, reason in _MISTAKEN.items() if head.startswith(start)]:
+        return mistaken[0]
+    return (
+        f"it is damaged, or no PyTorch file that holds plain values only ({type(error).__name__})"
+    )
 
 
 def _load(path: Path, inert: Collection[str] | None) -> Any:

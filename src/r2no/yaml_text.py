@@ -1,11 +1,16 @@
 """YAML of unknown origin: plain values of bounded depth, no aliases, no name twice."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from r2no.errors import ConfigError, FileDamagedError, FileMissingError
+from r2no.reading import read_text
+
 _DEEPEST = 32  # levels
+_LARGEST = 2**16  # bytes of a config file
 _Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -18,6 +23,24 @@ class _Loader(_Fast):  # type: ignore[misc]
             names = Counter(str(key.value) for key, _ in node.value)
             raise yaml.YAMLError(f"{names.most_common(1)[0][0]!r} is there twice")
         return content  # type: ignore[no-any-return]
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The `name: value` lines of a YAML file.
+
+    Raises:
+        ConfigError: naming it, if it is missing or holds anything else.
+    """
+    try:
+        content = load_yaml(read_text(path, largest=_LARGEST))
+    except FileMissingError as error:
+        raise ConfigError(f"There is no config file `{path}`.") from error
+    except (yaml.YAMLError, FileDamagedError) as error:
+        raise ConfigError(f"`{path}` is not a YAML file: {error}") from error
+    if not isinstance(content, dict):
+        kind = type(content).__name__
+        raise ConfigError(f"`{path}` must hold `name: value` lines, but holds a `{kind}`.")
+    return content
 
 
 def load_yaml(text: str) -> Any:

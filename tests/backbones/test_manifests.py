@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from r2no.backbones import build, identify, names, published_config, systems
-from r2no.backbones.identification import signature
+from r2no.backbones.checkpoints import signature
 from r2no.errors import ConfigError
 from tests.support.filling import GOLDEN
 

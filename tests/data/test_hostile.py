@@ -11,11 +11,11 @@ import xarray as xr
 from validation.attacks import hostile_makers as make
 
 import r2no
-from r2no.data import declared
-from r2no.data.gap_counts import count_missing
+from r2no.data.files import check_file
+from r2no.data.recordings import look_for_gaps
 from r2no.data.window import Fields
 from r2no.errors import DataError, FileDamagedError, R2NOError
-from r2no.operators.forecast_reading import open_forecasts
+from r2no.operators.forecast_reading import Wanted, open_forecasts
 
 FIELD = ("time", "y", "x")
 SPARSE = "allow_sparse"
@@ -73,7 +73,7 @@ def test_hostile_data_are_refused(
     with pytest.raises((DataError, FileDamagedError), match=reason):
         r2no.data.open(path)
     with pytest.raises((DataError, FileDamagedError), match=reason):
-        open_forecasts(path, ("u",), FIELDS, dims={}, like={}, axes=None)
+        open_forecasts(path, Wanted(("u",), FIELDS))
     assert not (tmp_path / "canary").exists()
 
 
@@ -81,11 +81,11 @@ def test_sparse_files_open_by_consent(tmp_path: Path) -> None:
     path = make.hdf5("x.h5", make.giant_field)(tmp_path)
     data = r2no.data.open(path, allow_sparse=True)
     assert data.frames == (10**8,)
-    missing, counted = count_missing(data)
+    missing, counted = look_for_gaps(data.recordings)
     assert missing == {"u": 0.0}
     assert 0 < counted < 10**6
     store = make.zarr3(tmp_path)
-    declared.check_file(store, "zarr", allow_sparse=True)
+    check_file(store, "zarr", allow_sparse=True)
 
 
 def test_harmless_links_and_masks_open(tmp_path: Path) -> None:
@@ -139,14 +139,14 @@ def test_gaps_are_counted_in_a_sample_of_large_data(monkeypatch: pytest.MonkeyPa
     values = np.ones((64, 16, 16), "f4")
     values[::2] = np.nan
     data = r2no.data.open({"u": values})
-    assert count_missing(data) == ({"u": 0.5}, 64)
+    assert look_for_gaps(data.recordings) == ({"u": 0.5}, 64)
     frame = 16 * 16 * 4
-    monkeypatch.setattr("r2no.data.gap_counts._BUDGET", 7 * frame)
-    missing, counted = count_missing(data)
+    monkeypatch.setattr("r2no.data.recordings._BUDGET", 7 * frame)
+    missing, counted = look_for_gaps(data.recordings)
     assert missing is not None
     assert counted == 7
-    monkeypatch.setattr("r2no.data.gap_counts._BUDGET", frame - 1)
-    assert count_missing(data) == (None, 0)
+    monkeypatch.setattr("r2no.data.recordings._BUDGET", frame - 1)
+    assert look_for_gaps(data.recordings) == (None, 0)
 
 
 def test_chunks_are_paid_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +154,8 @@ def test_chunks_are_paid_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         values = np.random.default_rng(0).random((64, 16, 16))
         file.create_dataset("u", data=values, chunks=(32, 4, 4), compression=1)
     data = r2no.data.open(tmp_path / "x.h5")
-    monkeypatch.setattr("r2no.data.gap_counts._BUDGET", 40 * 16 * 16 * 8)
-    assert count_missing(data) == ({"u": 0.0}, 1)
+    monkeypatch.setattr("r2no.data.recordings._BUDGET", 40 * 16 * 16 * 8)
+    assert look_for_gaps(data.recordings) == ({"u": 0.0}, 1)
 
 
 @pytest.mark.parametrize("name", ["x.nc", "x.h5", "x.npy", "x.npz", "x.zarr"])

@@ -215,8 +215,11 @@ def test_forecasts_the_other_way_round_or_on_another_grid_are_refused(tmp_path: 
     grid = {"y": 0.5 * np.arange(8), "x": 0.25 * np.arange(12)}
     path = tmp_path / "run.nc"
     for coords, message in (
-        ({**grid, "y": grid["y"][::-1]}, "Along 'y' .* falls, but that of the data grows"),
-        ({**grid, "x": 2 * grid["x"]}, "steps of 0.5 along 'x'"),
+        ({**grid, "y": grid["y"][::-1]}, "'y' of the forecasts .* falls, but it grows in the data"),
+        (
+            {**grid, "x": 2 * grid["x"]},
+            "Along 'x', the forecasts .* spacing of 0.5, but the data 0.25",
+        ),
     ):
         simulated_set(0, **coords).to_netcdf(path)
         with pytest.raises(GridMismatchError, match=message):

@@ -26,8 +26,7 @@ from r2no.report import (
     write_report,
 )
 from r2no.report.charts import Axes, Bar, Line, bar_chart, line_chart
-from r2no.report.sentences import headline
-from r2no.report.wording import METRICS, in_order, metrics_of, readout_name
+from r2no.report.wording import METRICS, headline, in_order, metrics_of, readout_name
 from tests.support import adapted as toy
 
 

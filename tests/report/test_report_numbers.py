@@ -18,12 +18,9 @@ from r2no.report import (
     plots,
     render,
 )
-from r2no.report.cells import cells_json
-from r2no.report.effects import effects
-from r2no.report.example import example_json
+from r2no.report.cells import cells_json, effects, weight_tables
 from r2no.report.packing import pack, unpack
-from r2no.report.watch import border
-from r2no.report.weight_tables import weight_tables
+from r2no.report.watch import border, example_json
 from tests.support import adapted as toy
 
 

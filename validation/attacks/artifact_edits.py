@@ -23,7 +23,7 @@ from torch import Tensor
 from validation.attacks.common import Tally, history, run_script, silence, toy_model
 
 import r2no
-from r2no import storage
+from r2no import replacing, storage
 from r2no.adaptation.stored import write_manifest
 from r2no.cli.inspect import inspect
 
@@ -183,7 +183,7 @@ def attack(options: argparse.Namespace) -> list[Tally]:
         shutil.copytree(sound, folder)
 
         def afresh(name: str) -> None:
-            storage.remove(folder / name)
+            replacing.remove(folder / name)
             for each in {name, "manifest.json"}:
                 shutil.copyfile(sound / each, folder / each)
 

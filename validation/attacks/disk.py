@@ -22,7 +22,7 @@ from validation.attacks.common import SETTINGS, Tally, run_script, toy_model, wi
 from validation.attacks.processes import Child, digest, fork, is_named, own_workspace, r2no
 
 import r2no as library
-from r2no import storage
+from r2no import replacing, storage
 from r2no.adaptation import AdaptedModel, write_predictions
 from r2no.backbones.formats import read_checkpoint, write_benchmark
 from r2no.realpdebench import write_tiny
@@ -105,7 +105,7 @@ def full(tally: Tally, found: dict[str, Writer], work: Path, sizes: int) -> None
             for place, before in ((output, old), (fresh, {})):
                 child = fork(lambda p=place, s=size, w=write: limited(s, lambda: w(p)))
                 judge(tally, child, place, before, f"{name} with {size} bytes")
-        storage.remove(output)
+        replacing.remove(output)
 
 
 def prepared(write: Writer, output: Path) -> dict[str, str]:

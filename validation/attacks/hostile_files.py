@@ -31,7 +31,7 @@ import r2no.report
 import r2no.runs
 from r2no.cli.main import app
 from r2no.data.window import Fields
-from r2no.operators.forecast_reading import open_forecasts
+from r2no.operators.forecast_reading import Wanted, open_forecasts
 from r2no.realpdebench.files.index import load_pt
 from r2no.training import load_operator
 
@@ -174,7 +174,7 @@ def load_checkpoint(path):
 OF_DATA = {
     "inspect": command("inspect", "PATH"),
     "data.open": lambda path: r2no.data.open(path).describe(),
-    "forecasts": lambda path: open_forecasts(path, ("u",), FIELDS, dims={}, like={}, axes=None),
+    "forecasts": lambda path: open_forecasts(path, Wanted(("u",), FIELDS)),
 }
 OF_WEIGHTS = {
     "inspect": command("inspect", "PATH"),

@@ -15,10 +15,11 @@ from r2no._types import Number, PathLike
 from r2no.adaptation.labelled import check_spacing, check_time_step
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.prediction import coverages
-from r2no.data.agreement import check_axes
 from r2no.data.arrays import ArrayWindows
+from r2no.data.coordinates import check_axes
 from r2no.data.forecast_layout import (
     FAMILIAR,
+    Room,
     bound_names,
     forecast_layout,
     forecast_rooms,
@@ -103,7 +104,7 @@ def _contents(
     data: Measurements,
     known: list[tuple[int, int]],
     asked: tuple[float, ...],
-) -> tuple[xr.Dataset, dict[str, tuple[tuple[str, ...], dict[str, Any]]]]:
+) -> tuple[xr.Dataset, dict[str, Room]]:
     """Coordinates of the file, and dimensions and attributes of its variables."""
     layout = forecast_layout(data, known, model.fields.horizon_frames)
     layout = layout.assign_attrs(_provenance(model))
@@ -216,7 +217,7 @@ def _check_fits(fields: Fields, data: Measurements) -> None:
             f"`data` must be on the model's grid, {fields.grid}, but is on {data.grid}. "
             "Interpolate the data to it."
         )
-    check_axes(fields, data)
+    check_axes(fields, data.recordings[0].time, data.space)
     if data.conditioning != fields.conditioning:
         raise DataError(
             f"The model's constants are {fields.conditioning}, but `data` has {data.conditioning}. "

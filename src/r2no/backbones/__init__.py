@@ -17,9 +17,9 @@ from r2no.backbones.checkpoints import (
     CheckpointRecord,
     convert,
     describe,
+    identify,
     load_checkpoint,
 )
-from r2no.backbones.identification import identify
 from r2no.backbones.pretraining import PretrainingRecord, import_dpot_pretraining
 
 __all__ = [

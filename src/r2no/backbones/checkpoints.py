@@ -1,10 +1,12 @@
-"""Load, convert and describe files of weights.
+"""Load, convert and describe files of weights, and tell which published network they are of.
 
 A network is touched only after its file has been read, checked and compared in full.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 
 from r2no._repr import brief_repr
 from r2no._types import PathLike
+from r2no.backbones.base import build, names, systems
 from r2no.backbones.formats import (
     Checkpoint,
     Format,
@@ -20,10 +23,9 @@ from r2no.backbones.formats import (
     write_benchmark,
     write_safetensors,
 )
-from r2no.backbones.identification import identify, likely_network, signature
-from r2no.errors import CheckpointMismatchError, ConfigError, FileDamagedError, NonFiniteError
+from r2no.errors import CheckpointMismatchError, ConfigError, FileDamagedError
 from r2no.storage import file_sha256
-from r2no.torch_files import distinct
+from r2no.torch_files import check_finite, misfits, type_name
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def load_checkpoint(net: nn.Module, path: PathLike) -> CheckpointRecord:
             "`net` must have memory for its weights, but lives on the meta device. "
             'Call `net.to_empty(device="cpu")` first.'
         )
-    check_finite(checkpoint.weights, path)
+    check_finite(checkpoint.weights, f"`{path}`")
     _check_fit(own, checkpoint)
     _check_shared(own, checkpoint)
     record = _record(checkpoint)
@@ -126,25 +128,58 @@ def describe(path: PathLike) -> CheckpointDescription:
         record=record,
         fits=tuple(fits),
         network=likely_network(checkpoint.weights),
-        types=tuple(sorted({_type(value) for value in checkpoint.weights.values()})),
+        types=tuple(sorted({type_name(value) for value in checkpoint.weights.values()})),
         parameters=parameters,
         tensors=len(checkpoint.weights),
         context=checkpoint.context,
     )
 
 
-def check_finite(weights: Mapping[str, Tensor], path: PathLike) -> None:
-    """Refuse weights that are NaN or infinite.
+@dataclass(frozen=True)
+class Signature:
+    """What the weights of one published network look like."""
 
-    Raises:
-        NonFiniteError: naming the tensors.
+    shapes: Mapping[str, tuple[int, ...]]
+    parameters: int
+
+
+@cache
+def signature(name: str, system: str) -> Signature:
+    """Keys and shapes of a published network, read from one built without memory."""
+    with torch.device("meta"):
+        net = build(name, system=system)
+    shapes = {key: tuple(value.shape) for key, value in net.state_dict().items()}
+    return Signature(shapes, sum(parameter.numel() for parameter in net.parameters()))
+
+
+@cache
+def _name_patterns(name: str) -> frozenset[str]:
+    """Keys of a network with every number left open, over all published configs."""
+    keys = {key for system in systems() for key in signature(name, system).shapes}
+    return frozenset(re.sub(r"\d+", "#", key) for key in keys)
+
+
+def likely_network(keys: Iterable[str]) -> str | None:
+    """The network whose weights have such names in any config, or ``None``."""
+    found = {re.sub(r"\d+", "#", key) for key in keys}
+    shared = {name: len(found & _name_patterns(name)) / len(found) for name in names()}
+    best = max(names(), key=lambda name: shared[name])
+    return best if shared[best] > 0.9 else None
+
+
+def identify(shapes: Mapping[str, Sequence[int]]) -> list[tuple[str, str]]:
+    """Pairs (system, network) whose published weights have exactly these keys and shapes.
+
+    Several systems share one architecture, so the answer may hold more than one pair; it is empty
+    for any other network.
     """
-    bad = [key for key, value in weights.items() if not torch.isfinite(distinct(value)).all()]
-    if bad:
-        raise NonFiniteError(
-            f"`{path}` holds NaN or infinity in {_listed(bad)}. Its training diverged or the file "
-            "is damaged; use an earlier checkpoint."
-        )
+    wanted = {key: tuple(shape) for key, shape in shapes.items()}
+    return [
+        (system, name)
+        for name in names()
+        for system in systems()
+        if signature(name, system).shapes == wanted
+    ]
 
 
 def _record(checkpoint: Checkpoint) -> CheckpointRecord:
@@ -170,22 +205,9 @@ def _record(checkpoint: Checkpoint) -> CheckpointRecord:
 
 def _check_fit(expected: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
     """Refuse weights with missing, unexpected or mismatched names, listing all three."""
-    weights = checkpoint.weights
-    problems = {
-        "missing": [key for key in expected if key not in weights],
-        "unexpected": [key for key in weights if key not in expected],
-        "mismatched": [
-            f"{key} ({_kind(weights[key])} for {_kind(expected[key])})"
-            for key in expected
-            if key in weights and _kind(weights[key]) != _kind(expected[key])
-        ],
-    }
-    if any(problems.values()):
-        listed = "; ".join(
-            f"{len(keys)} {name}: {_listed(keys)}" for name, keys in problems.items() if keys
-        )
+    if problems := misfits(expected, checkpoint.weights, types=True):
         raise CheckpointMismatchError(
-            f"The weights in `{checkpoint.path}` do not fit the network: {listed}. "
+            f"The weights in `{checkpoint.path}` do not fit the network: {problems}. "
             f"{_remedy(expected, checkpoint)}"
         )
 
@@ -227,18 +249,5 @@ def _blocks(weights: Mapping[str, Tensor]) -> int:
     return len({part[1] for part in parts})
 
 
-def _kind(tensor: Tensor) -> str:
-    return f"{_type(tensor)}{list(tensor.shape)}"
-
-
-def _type(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
 def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {key: tuple(value.shape) for key, value in weights.items()}
-
-
-def _listed(keys: list[str], most: int = 5) -> str:
-    more = f" and {len(keys) - most} more" if len(keys) > most else ""
-    return ", ".join(f"`{key}`" for key in keys[:most]) + more

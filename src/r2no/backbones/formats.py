@@ -16,7 +16,7 @@ from r2no._types import PathLike
 from r2no.errors import FileDamagedError
 from r2no.reading import regular_file
 from r2no.storage import fingerprint, load_tensors, save_tensors, write_bytes
-from r2no.torch_files import dense, read_torch
+from r2no.torch_files import dense, is_safetensors, read_torch, type_name
 
 Format = Literal["benchmark", "state dict", "dpot pre-training", "safetensors"]
 
@@ -54,9 +54,7 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
         FileDamagedError: if the file is damaged or holds anything but tensors and plain values.
     """
     path = regular_file(path)
-    with path.open("rb") as stream:
-        head = stream.read(9)
-    if head[8:] == b"{":  # the JSON header of safetensors follows its length of eight bytes
+    if is_safetensors(path):
         return _read_safetensors(path)
     return _sort_out(read_torch(path, inert=_DROPPED), path)
 
@@ -149,7 +147,7 @@ def _read_safetensors(path: Path) -> Checkpoint:
 def _plain(value: Any) -> Any:
     """A history entry as JSON; tensors keep their type."""
     if isinstance(value, Tensor):
-        return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
+        return {"tensor": value.tolist(), "dtype": type_name(value)}
     if isinstance(value, dict):
         return {"dict": {str(key): _plain(item) for key, item in value.items()}}
     if isinstance(value, (list, tuple)):

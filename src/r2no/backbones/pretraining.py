@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from r2no._repr import brief_repr
 from r2no._types import PathLike
-from r2no.backbones.checkpoints import check_finite
 from r2no.backbones.formats import read_checkpoint
 from r2no.errors import CheckpointMismatchError
 from r2no.storage import file_sha256
+from r2no.torch_files import check_finite
 
 _PREFIX = "dpot_model."
 
@@ -52,7 +52,7 @@ def import_dpot_pretraining(net: nn.Module, path: PathLike) -> PretrainingRecord
             f"No weight in `{path}` fits the network by name, shape and type. "
             'Build the network with `build("dpot_s", ...)`, and check that the file is DPOT-S.'
         )
-    check_finite(fitting, path)
+    check_finite(fitting, f"`{path}`")
     net.load_state_dict(fitting, strict=False)
     return PretrainingRecord(
         path=str(path),

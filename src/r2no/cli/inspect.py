@@ -14,7 +14,7 @@ from r2no.cli import options
 from r2no.cli.app import app, say, shown
 from r2no.data import open as open_data
 from r2no.data.files import is_data
-from r2no.data.gap_counts import count_missing
+from r2no.data.recordings import look_for_gaps
 from r2no.errors import ConfigError
 
 
@@ -51,7 +51,7 @@ def inspect(
 def _data(paths: list[str], about: dict[str, Any]) -> dict[str, Any]:
     """How data files are understood, and the share of missing values."""
     data = open_data(paths, **about)
-    missing, counted = count_missing(data)
+    missing, counted = look_for_gaps(data.recordings)
     return {
         "file": ", ".join(paths),
         "channels": list(data.channels),

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from r2no._repr import first_line
 from r2no.errors import ProcessError, R2NOError
 
 Result = TypeVar("Result")
@@ -125,7 +126,7 @@ def _by_processes(
             if str(error).startswith("Caught "):  # by a worker, from the reader
                 raise
             raise ProcessError(
-                f"One of {number} processes that read ahead ended ({str(error).splitlines()[0]}). "
+                f"One of {number} processes that read ahead ended ({first_line(error)}). "
                 "It was killed, ran out of memory or of shared memory (`/dev/shm`), or could not "
                 "start. Run the same again to go on, with fewer `workers` if it repeats; with 0 "
                 "there are none."
@@ -188,7 +189,7 @@ def _sent(read: Callable[..., Any]) -> bytes | str:
     except _TooLargeError:
         return "the data are in memory"
     except Exception as error:  # whatever an object raises that cannot be pickled
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         return f"the data cannot be sent to other processes ({reason})"
     return content.getvalue()
 

@@ -5,9 +5,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from r2no import checks
-from r2no.errors import DataError, EmptySplitError, GridMismatchError, NonFiniteError, ShapeError
+from r2no.checks import did_you_mean
+from r2no.data.lazy import LazyTrajectory
+from r2no.errors import (
+    ConfigError,
+    DataError,
+    EmptySplitError,
+    GridMismatchError,
+    NonFiniteError,
+    ShapeError,
+)
+
+Array = np.ndarray | Tensor | LazyTrajectory
 
 
 def as_plain(name: str, array: Any) -> np.ndarray:
@@ -82,11 +94,6 @@ def _check_kind(number: int, trajectory: Any) -> None:
         )
 
 
-def without_mask(array: np.ma.MaskedArray) -> np.ndarray:
-    """A masked array as floats with NaN where it is masked."""
-    return np.ma.filled(array.astype(np.result_type(array.dtype, np.float32)), np.nan)
-
-
 def read_constants(
     conditioning: Sequence[Sequence[float]] | None, trajectories: int
 ) -> list[tuple[float, ...]]:
@@ -119,3 +126,40 @@ def constant_names(
     if len(found) != count:
         raise ShapeError(f"`conditioning_names` must hold {count} names, but got {found}.")
     return found
+
+
+def list_arrays(name: str, arrays: Sequence[Array] | Array) -> list[Array]:
+    """A list of arrays; a bare one would be taken apart along its first axis."""
+    if hasattr(arrays, "shape") or isinstance(arrays, (str, dict)):
+        shape = getattr(arrays, "shape", None)
+        found = type(arrays).__name__ if shape is None else f"one array of shape {tuple(shape)}"
+        raise ShapeError(
+            f"`{name}` must be a list with one array per recording, but got {found}. Put it into a "
+            "list, or several recordings of one array with `list(array)`."
+        )
+    return list(checks.listed(name, arrays))
+
+
+def list_masks(mask: str | Sequence[Array] | Array | None) -> list[Array] | None:
+    """The masks of the trajectories; None where there is none or NaN decides."""
+    if isinstance(mask, str) and mask != "nan":
+        raise ConfigError(
+            f"`mask` must be 'nan', a list of arrays or None, but got {mask!r}. "
+            + did_you_mean(mask, ["nan"])
+        )
+    return None if mask is None or isinstance(mask, str) else list_arrays("mask", mask)
+
+
+def check_masks(trajectories: Sequence[Any], masks: Sequence[Any]) -> None:
+    """Refuse masks that are not one per trajectory and of its shape."""
+    shapes = [tuple(trajectory.shape) for trajectory in trajectories]
+    found = [tuple(mask.shape) for mask in masks]
+    fits = [
+        mask in (shape, shape[:-1], (*shape[:-1], 1))
+        for mask, shape in zip(found, shapes, strict=False)
+    ]
+    if len(found) != len(shapes) or not all(fits):
+        raise ShapeError(
+            "`mask` must hold one array per trajectory with its shape, or that without the "
+            f"channel axis. Trajectories have {shapes}, masks {found}."
+        )

@@ -13,10 +13,17 @@ from torch.utils.data import Dataset
 
 from r2no import checks
 from r2no._types import Number
-from r2no.checks import did_you_mean
-from r2no.data.array_checks import check_shapes, constant_names, read_constants, without_mask
+from r2no.data.array_checks import (
+    Array,
+    check_masks,
+    check_shapes,
+    constant_names,
+    list_arrays,
+    list_masks,
+    read_constants,
+)
 from r2no.data.gaps import fill_gaps
-from r2no.data.lazy import LazyTrajectory, as_mask
+from r2no.data.lazy import as_mask, without_mask
 from r2no.data.mapped import MappedFile
 from r2no.data.window import Fields, Window
 from r2no.errors import (
@@ -27,7 +34,6 @@ from r2no.errors import (
 )
 from r2no.storage import fingerprint
 
-Array = np.ndarray | Tensor | LazyTrajectory
 _PIECE = 2**23  # values looked at together when a trajectory is checked
 
 
@@ -103,8 +109,8 @@ class ArrayWindows(Dataset[Window]):
         stride = checks.whole("stride", stride)
         if dtype not in (torch.float32, torch.float64):
             raise ConfigError(f"`dtype` must be float32 or float64, but got {dtype}.")
-        self._trajectories = _listed("trajectories", trajectories)
-        self._masks, self._gaps = _masks(mask), mask is not None
+        self._trajectories = list_arrays("trajectories", trajectories)
+        self._masks, self._gaps = list_masks(mask), mask is not None
         check_shapes(self._trajectories, history if beyond else history + horizon)
         shape = self._trajectories[0].shape
         names = (
@@ -134,7 +140,8 @@ class ArrayWindows(Dataset[Window]):
             ),
             time_step=checks.real("time_step", time_step, finite=False),
         )
-        self._check_masks()
+        if self._masks is not None:
+            check_masks(self._trajectories, self._masks)
         self._unmask()
         for number in range(len(self._trajectories)):
             self._check_values(number)
@@ -232,22 +239,6 @@ class ArrayWindows(Dataset[Window]):
         extra = torch.tensor(constants, dtype=history.dtype)
         return torch.cat([history, extra.expand(*history.shape[:-1], -1)], -1)
 
-    def _check_masks(self) -> None:
-        """Refuse masks that are not one per trajectory and of its shape."""
-        if self._masks is None:
-            return
-        shapes = [tuple(trajectory.shape) for trajectory in self._trajectories]
-        found = [tuple(mask.shape) for mask in self._masks]
-        fits = [
-            mask in (shape, shape[:-1], (*shape[:-1], 1))
-            for mask, shape in zip(found, shapes, strict=False)
-        ]
-        if len(found) != len(shapes) or not all(fits):
-            raise ShapeError(
-                "`mask` must hold one array per trajectory with its shape, or that without the "
-                f"channel axis. Trajectories have {shapes}, masks {found}."
-            )
-
     def _unmask(self) -> None:
         """Take what is masked in masked arrays as missing, beside what ``mask`` says."""
         for number, array in enumerate(self._trajectories):
@@ -324,27 +315,6 @@ class ArrayWindows(Dataset[Window]):
                     item.open() if isinstance(item, MappedFile) else item for item in state[name]
                 ]
         self.__dict__.update(state)
-
-
-def _listed(name: str, arrays: Sequence[Array] | Array) -> list[Array]:
-    """A list of arrays; a bare one would be taken apart along its first axis."""
-    if hasattr(arrays, "shape") or isinstance(arrays, (str, dict)):
-        shape = getattr(arrays, "shape", None)
-        found = type(arrays).__name__ if shape is None else f"one array of shape {tuple(shape)}"
-        raise ShapeError(
-            f"`{name}` must be a list with one array per recording, but got {found}. Put it into a "
-            "list, or several recordings of one array with `list(array)`."
-        )
-    return list(checks.listed(name, arrays))
-
-
-def _masks(mask: str | Sequence[Array] | Array | None) -> list[Array] | None:
-    if isinstance(mask, str) and mask != "nan":
-        raise ConfigError(
-            f"`mask` must be 'nan', a list of arrays or None, but got {mask!r}. "
-            + did_you_mean(mask, ["nan"])
-        )
-    return None if mask is None or isinstance(mask, str) else _listed("mask", mask)
 
 
 class _Known:

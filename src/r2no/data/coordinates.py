@@ -1,16 +1,23 @@
-"""Axis: a coordinate in equal steps. Grids and time must be regular; the tolerance is here."""
+"""Axis: a coordinate in equal steps. Grids and time must be regular; the tolerance is here.
+
+Whether data lie on the axes that others lie on is decided here too (:func:`check_space`).
+"""
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from r2no.errors import IrregularGridError
+from r2no.data.window import Fields
+from r2no.errors import DataError, GridMismatchError, IrregularGridError
 
 #: A step may differ from the mean step by this fraction of it (and by rounding of the numbers).
 TOLERANCE = 1e-3
+_SAME_UNIT = {"seconds": "s", "second": "s", "sec": "s", "metres": "m", "meters": "m", "metre": "m"}
+_WAYS = ("grows", "falls")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +65,12 @@ class Axis:
         attributes = {"units": units} if units else {}
         values = xr.Variable((self.name,), np.arange(self.size) * signed, attributes)
         return replace(self, step=step, units=units, variable=values)
+
+    def completed(self, step: float, units: str, falls: bool = False) -> "Axis":
+        """The same with such a coordinate where it has none and these say something."""
+        if self.variable is not None or (step == 1 and not units):
+            return self
+        return self.in_steps(step, units, falls=falls)
 
     def __str__(self) -> str:
         step = f"step {self.step:.6g} {self.units}".rstrip()
@@ -141,3 +154,55 @@ def _later(start: np.ndarray, amount: np.ndarray) -> np.ndarray:
         return np.array([one + delay for one, delay in zip(start, delays, strict=True)], object)
     later = start.astype(np.float64) + amount
     return later
+
+
+def check_axes(fields: Fields, time: Axis, space: Sequence[Axis]) -> None:
+    """Refuse data whose time, spacing or direction of axes are others than a model's ``fields``.
+
+    What one of them does not say (no coordinate, no units) is not compared.
+
+    Raises:
+        DataError: for another unit of time or of an axis.
+        GridMismatchError: for another spacing, or an axis the other way round.
+    """
+    _check_units("time", time, fields.time_units)
+    for axis, units in zip(space, fields.axis_units, strict=False):
+        if axis.variable is not None:
+            _check_units(repr(axis.name), axis, units)
+    check_space(fields, space, "`data`", "the data the model was adapted to")
+
+
+def check_space(fields: Fields, space: Sequence[Axis], mine: str, theirs: str) -> None:
+    """Refuse spatial axes that are spaced or directed otherwise than those of ``fields``.
+
+    Args:
+        fields: Of what came before.
+        space: The spatial axes to compare; those without a coordinate are not.
+        mine: What they belong to, for messages.
+        theirs: What ``fields`` belong to, for messages.
+    """
+    for place, axis in enumerate(space):
+        if axis.variable is None:
+            continue
+        if place < len(fields.falling) and axis.falls != fields.falling[place]:
+            raise GridMismatchError(
+                f"Coordinate {axis.name!r} of {mine} {_WAYS[axis.falls]}, but it "
+                f"{_WAYS[fields.falling[place]]} in {theirs}, so the fields would be upside down. "
+                f"Turn the data round, as in `data.isel({axis.name}=slice(None, None, -1))`."
+            )
+        spacing = fields.spacing[place] if place < len(fields.spacing) else 1.0
+        known = bool(fields.falling) or spacing != 1.0
+        if known and not np.isclose(axis.step, spacing, rtol=1e-2):
+            raise GridMismatchError(
+                f"Along {axis.name!r}, {mine} has a spacing of {axis.step:.6g}, but {theirs} "
+                f"{spacing:.6g}. Interpolate the data, or convert their coordinates."
+            )
+
+
+def _check_units(what: str, axis: Axis, expected: str) -> None:
+    mine, theirs = (_SAME_UNIT.get(text, text) for text in (axis.units, expected))
+    if mine and theirs and mine != theirs:
+        raise DataError(
+            f"The coordinate of {what} of `data` is in {axis.units!r}, but the model was adapted "
+            f"to {expected!r}. Convert the coordinate."
+        )

@@ -2,7 +2,7 @@
 
 import glob
 from collections.abc import Mapping, Sequence
-from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,18 @@ import h5py
 import numpy as np
 import xarray as xr
 from torch import Tensor
-from xarray.core import indexing
 
-from r2no.data.declared import check_file, unreadable
-from r2no.data.frames import join_frames, natural
-from r2no.data.lazy import SlicedArray, lazily
-from r2no.data.mapped import read_npz
-from r2no.data.matlab import read_mat
-from r2no.data.meshgrids import flatten_meshgrids
+from r2no.data.declared import check_filled, reading_file
+from r2no.data.hdf5 import check_hdf5, read_hdf5
+from r2no.data.lazy import lazily
+from r2no.data.mapped import check_npy, check_npz, read_npz
+from r2no.data.matlab import check_old_mat, read_mat
 from r2no.data.names import role_of_name
+from r2no.data.piv import flatten_meshgrids, join_frames, natural
 from r2no.data.unnamed import SPACE_NAMES, from_named
-from r2no.errors import ConfigError, DataError, R2NOError, ShapeError
+from r2no.data.zarr_checks import check_zarr
+from r2no.errors import ConfigError, DataError, ShapeError
+from r2no.reading import regular_file
 
 #: What `open` takes: paths, patterns, xarray objects, arrays, mappings of arrays, lists of these.
 Source = Any
@@ -148,7 +149,7 @@ def read_file(
     """One data file as a data set; arguments as those of :func:`read_all`."""
     kind = _kind(path)
     check_file(path, kind, allow_sparse=allow_sparse)
-    try:
+    with reading_file(path, kind):
         if kind == "netcdf":
             return flatten_meshgrids(_open_xarray(path, "netcdf4", "netcdf"))
         if kind == "zarr":
@@ -156,17 +157,57 @@ def read_file(
             ordered = data[sorted(map(str, data.data_vars))]  # a folder has no order of its own
             return flatten_meshgrids(ordered)
         if kind == "hdf5":
-            return _from_hdf5(path, axes, labels)
+            return read_hdf5(path, axes, labels)
         if kind == "mat":
             arrays, unsure = read_mat(path)
             return from_named(arrays, axes, f"`{path}`", wanted=labels, unsure=unsure)
         if kind == "npy":
             return _from_array(np.lib.format.open_memmap(path, mode="r"), axes, labels)
         return from_named(read_npz(path), axes, f"`{path}`", wanted=labels)
-    except R2NOError:
-        raise
-    except Exception as error:  # readers raise anything for what is no such file
-        raise unreadable(path, kind, error) from error
+
+
+def check_file(path: Path, kind: str, *, allow_sparse: bool = False) -> None:
+    """Refuse what would cost far more than the file's size to open, or leads to other files.
+
+    Args:
+        path: The file, or the folder of a Zarr store.
+        kind: netcdf, zarr, hdf5, mat, npz or npy.
+        allow_sparse: Whether it may declare values that are not in it.
+
+    Raises:
+        DataError: if it refers to other files or names foreign codecs.
+        FileDamagedError: if it declares far more than it holds, or is no regular file.
+    """
+    with reading_file(path, kind):
+        if kind == "zarr":
+            check_zarr(path, allow_sparse=allow_sparse)
+            return
+        regular_file(path)
+        if kind in ("netcdf", "hdf5", "mat") and h5py.is_hdf5(path):
+            check_hdf5(path, allow_sparse=allow_sparse, soft_links=kind != "netcdf")
+        elif kind == "netcdf":
+            _check_classic(path, allow_sparse=allow_sparse)
+        elif kind == "npy":
+            check_npy(path)
+        elif kind == "npz":
+            check_npz(path, allow_sparse=allow_sparse)
+        elif kind == "mat":
+            check_old_mat(path, allow_sparse=allow_sparse)
+
+
+def _check_classic(path: Path, *, allow_sparse: bool) -> None:
+    """NetCDF before version 4."""
+    try:
+        import netCDF4
+    except ImportError:
+        return  # said where the file is opened
+    with netCDF4.Dataset(path) as file:
+        declared = sum(
+            np.dtype(one.dtype).itemsize * prod(map(int, one.shape))
+            for one in file.variables.values()
+        )
+    if not allow_sparse:
+        check_filled(f"`{path}`", declared, path.stat().st_size, ratio=2)
 
 
 def is_data(source: str) -> bool:
@@ -209,92 +250,6 @@ def _open_xarray(path: Path, engine: str, extra: str, **options: Any) -> xr.Data
     return xr.open_dataset(path, engine=engine, cache=False, chunks=None, **options)
 
 
-def _from_hdf5(path: Path, axes: Sequence[str] | None, wanted: Sequence[str] | None) -> xr.Dataset:
-    """Every data set of the file by its path; each read opens the file anew."""
-    arrays: dict[str, Any] = {}
-    attributes: dict[str, dict[str, Any]] = {}
-    labels: dict[str, tuple[str, ...]] = {}
-    encodings: dict[str, dict[str, Any]] = {}
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and _is_bare(item):
-            return
-        if isinstance(item, h5py.Dataset) and item.dtype.kind in "biuf":
-            read = SlicedArray(item.shape, item.dtype, partial(_hdf5_slice, str(path), name))
-            arrays[name] = indexing.LazilyIndexedArray(read) if item.ndim > 1 else item[()]
-            attributes[name] = _hdf5_attributes(item)
-            labels[name] = tuple(_hdf5_label(item, axis) for axis in range(item.ndim))
-            encodings[name] = {"source": str(path), "chunksizes": item.chunks}
-        elif isinstance(item, h5py.Dataset) and (text := _hdf5_text(item)) is not None:
-            arrays[name] = np.array(text)
-
-    with h5py.File(path) as file:
-        file.visititems(visit)
-        whole = _hdf5_attributes(file)
-    scaled = [name for name, found in labels.items() if all(found)]
-    if axes is None and any(arrays[name].ndim > 1 for name in scaled):
-        variables = {
-            name: (labels[name], arrays[name], attributes[name], encodings[name]) for name in scaled
-        }
-        return flatten_meshgrids(xr.decode_cf(xr.Dataset(variables, attrs=whole)))
-    data = from_named(arrays, axes, f"`{path}`", wanted=wanted)
-    left_out = data.encoding
-    for name, found in attributes.items():
-        short = name.rsplit("/", 1)[-1]  # coordinates lose the path of their group
-        kept = next((one for one in (name, short) if one in data.variables), None)
-        if kept is not None:
-            data.variables[kept].attrs.update(found)
-            data.variables[kept].encoding.update(encodings[name])
-    data = xr.decode_cf(data.assign_attrs({**data.attrs, **whole}))
-    data.encoding.update(left_out)
-    return data
-
-
-def _is_bare(item: h5py.Dataset) -> bool:
-    """Whether it stands for a NetCDF dimension that has no coordinate."""
-    name = item.attrs.get("NAME", b"")
-    return isinstance(name, bytes) and name.startswith(b"This is a netCDF dimension but not")
-
-
-def _hdf5_text(item: h5py.Dataset) -> str | None:
-    """The text of a data set that holds one."""
-    if item.shape not in ((), (1,)) or item.dtype.kind not in "SO":
-        return None
-    value = item[()]
-    value = value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return value if isinstance(value, str) else None
-
-
-def _hdf5_slice(path: str, name: str, key: tuple[Any, ...]) -> np.ndarray:
-    with h5py.File(path) as file:
-        result: np.ndarray = file[name][key]
-        return result
-
-
-def _hdf5_label(item: h5py.Dataset, axis: int) -> str:
-    if item.is_scale and item.ndim == 1:
-        return str(item.name).rsplit("/", 1)[-1]
-    scales = item.dims[axis]
-    if len(scales):
-        return str(scales[0].name).rsplit("/", 1)[-1]
-    return str(scales.label)
-
-
-def _hdf5_attributes(item: Any) -> dict[str, Any]:
-    """Attributes that say something about the data, not about the file's structure."""
-    hidden = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS")
-    found = {}
-    for name, value in item.attrs.items():
-        if name in hidden or name.startswith("_Netcdf4") or name == "_NCProperties":
-            continue
-        found[name] = value.decode() if isinstance(value, bytes) else value
-        if isinstance(value, np.ndarray) and value.size == 1:
-            found[name] = value.reshape(-1)[0].item()
-    return found
-
-
 def _from_array(array: Any, axes: Sequence[str] | None, labels: Sequence[str] | None) -> xr.Dataset:
     """One array without names: (time, space..., channel), unless ``axes`` says otherwise."""
     ndim = len(array.shape)
@@ -306,7 +261,11 @@ def _from_array(array: Any, axes: Sequence[str] | None, labels: Sequence[str] | 
                 'axes=("time", "y").'
             )
         axes = ("time", *SPACE_NAMES[ndim - 2], "channel")
-    _check_axes(axes, ndim, "the array", array.shape)
+    if len(axes) != ndim:
+        raise ShapeError(
+            f"`axes` must name the {ndim} axes of the array, shape {tuple(array.shape)}, but got "
+            f"{tuple(axes)}."
+        )
     data = xr.Dataset({"field": xr.Variable(tuple(axes), lazily(array))})
     along = next((name for name in axes if role_of_name(name) == "channel"), None)
     if labels is None or along is None:
@@ -325,11 +284,3 @@ def _positional(array: xr.DataArray) -> xr.DataArray:
     if array.dims != default or array.ndim not in (2, 3):
         return array
     return array.rename(dict(zip(default, ("time", *SPACE_NAMES[array.ndim - 1]), strict=True)))
-
-
-def _check_axes(axes: Sequence[str], ndim: int, where: str, shape: Any) -> None:
-    if len(axes) != ndim:
-        raise ShapeError(
-            f"`axes` must name the {ndim} axes of {where}, shape {tuple(shape)}, but got "
-            f"{tuple(axes)}."
-        )

@@ -1,6 +1,8 @@
 """Coordinates of a forecast: when each was made, for when, and where on the data's own grid."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,38 @@ ORIGIN, LEAD = "origin", "lead"
 RECORDING = "recording"
 COVERAGE, FAMILIAR = "coverage", "familiar"
 AUXILIARY = ("forecast_reference_time", "valid_time", "trajectory", "frame")
+
+#: Dimensions and attributes of a variable.
+Room = tuple[tuple[str, ...], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class ForecastPlan:
+    """What goes into a file: coordinates, variables by name, and origins written together."""
+
+    layout: xr.Dataset
+    variables: Mapping[str, Room]
+    rows: int
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a variable, its origins first."""
+        return tuple(self.layout.sizes[dim] for dim in self.variables[name][0])
+
+    def row_bytes(self, name: str) -> int:
+        """Of a variable's values at one origin."""
+        return 4 * math.prod(self.shape(name)[1:])
+
+    @property
+    def origins(self) -> int:
+        """How many there are, the same for every variable."""
+        (number,) = {self.shape(name)[0] for name in self.variables}
+        return number
+
+    @property
+    def nbytes(self) -> int:
+        """Of all values and coordinates."""
+        row = sum(self.row_bytes(name) for name in self.variables)
+        return self.origins * row + self.layout.nbytes
 
 
 def forecast_layout(
@@ -73,13 +107,13 @@ def bound_names(name: str) -> tuple[str, str]:
 
 def forecast_rooms(
     variables: Mapping[str, Mapping[str, Any]], space: Sequence[str], *, bounds: bool, alarm: bool
-) -> dict[str, tuple[tuple[str, ...], dict[str, Any]]]:
+) -> dict[str, Room]:
     """Dimensions and attributes of all variables of a forecast, with bounds if there are any.
 
     Raises:
         ConfigError: if a channel has the name of another one's bound.
     """
-    rooms: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {}
+    rooms: dict[str, Room] = {}
     for name, attributes in variables.items():
         own = {"ancillary_variables": " ".join(bound_names(name))} if bounds else {}
         rooms[name] = ((ORIGIN, LEAD, *space), {**attributes, **own})
@@ -94,7 +128,7 @@ def forecast_rooms(
     return rooms
 
 
-def _add(rooms: dict[str, Any], name: str, room: Any) -> None:
+def _add(rooms: dict[str, Room], name: str, room: Room) -> None:
     if name in rooms:
         raise ConfigError(
             f"A channel is called {name!r}, as what r2no writes beside it. Rename the channel with "

@@ -8,11 +8,12 @@ that much, so only what was written is gone on with. One process writes a foreca
 second one waits for it.
 """
 
-import math
+import importlib
 import os
 import zlib
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,17 +21,15 @@ import h5py
 import numpy as np
 import xarray as xr
 
-from r2no import storage
+from r2no import replacing, storage
 from r2no._types import PathLike
+from r2no.data.forecast_layout import ForecastPlan, Room
 from r2no.errors import ConfigError, R2NOError, StorageError
 from r2no.locks import sole_writer
 
 KEY = "r2no_key"
 _LAYOUT_BYTES = 2**16  # of headers and attributes
 _SUFFIXES = (".nc", ".zarr")
-
-#: Dimensions and attributes of a variable.
-Room = tuple[tuple[str, ...], Mapping[str, Any]]
 
 
 @runtime_checkable
@@ -82,20 +81,19 @@ class ForecastFile:
         self._part = self.path.with_name(self.path.name + ".part")
         self._note = self.path.with_name(self.path.name + ".part.json")
         self._key = key
-        self._plan = (layout, variables, rows)
+        self._plan = ForecastPlan(layout, variables, rows)
         self._overwrite = overwrite
         self._sink: _Sink | None = None
         self._details: dict[str, Any] = {}
         self._checks = dict.fromkeys(variables, 0)
         self._sole = ExitStack()
-        (origin,) = {dims[0] for dims, _ in variables.values()}
-        self.rows = layout.sizes[origin]
+        self.rows = self._plan.origins
         self.done = 0
 
     def __enter__(self) -> "ForecastFile":
         with ExitStack() as stack:
             stack.enter_context(sole_writer(self.path))
-            storage.settle(self.path)
+            replacing.settle(self.path)
             storage.remove_temporaries(self.path.parent, f"{self.path.name}.part*")
             self._open()
             self._sole = stack.pop_all()
@@ -117,10 +115,8 @@ class ForecastFile:
         """Write the next rows."""
         assert self._sink is not None
         plain = {name: np.ascontiguousarray(rows, "<f4") for name, rows in values.items()}
-        try:
+        with self._named_errors():
             self._sink.write(self.done, plain)
-        except OSError as error:
-            raise self._storage_error(error) from error
         for name, rows in plain.items():
             self._checks[name] = zlib.crc32(rows.tobytes(), self._checks[name])
         self.done += len(next(iter(plain.values())))
@@ -128,23 +124,19 @@ class ForecastFile:
     def save(self) -> None:
         """Make sure that what has been written survives, and note how far it goes."""
         assert self._sink is not None
-        try:
+        with self._named_errors():
             self._sink.sync()
-        except OSError as error:
-            raise self._storage_error(error) from error
         noted = {"key": self._key, "rows": self.done, "checks": self._checks, **self._details}
         storage.write_json(self._note, noted)
 
     def finish(self) -> Path:
         """Give the file its name; all rows must have been written."""
         if self._sink is not None:
-            try:
+            with self._named_errors():
                 self._sink.sync()
                 self._sink.complete()
                 self._sink.close()
-                storage.take_place(self._part, self.path)
-            except OSError as error:
-                raise self._storage_error(error) from error
+                replacing.take_place(self._part, self.path)
             self._sink = None
             self._forget_part()
         return self.path
@@ -164,7 +156,6 @@ class ForecastFile:
 
     def _went_on(self) -> bool:
         """Open the part of the same key, if there is one as it was noted."""
-        _, variables, rows = self._plan
         if not (self._part.exists() and self._note.exists()):
             return False
         try:
@@ -172,8 +163,11 @@ class ForecastFile:
             if note["key"] != self._key or not 0 <= note["rows"] <= self.rows:
                 return False
             self._details = {name: note[name] for name in self._kind.details}
-            self._sink = self._kind(self._part, self._details, self._row_bytes)
-            checks = {name: _checksum(self._sink, name, note["rows"], rows) for name in variables}
+            self._sink = self._kind(self._part, self._details, self._plan)
+            checks = {
+                name: _checksum(self._sink, name, note["rows"], self._plan.rows)
+                for name in self._plan.variables
+            }
             sound = bool(checks == note["checks"])
         except (OSError, LookupError, TypeError, ValueError):
             sound = False
@@ -186,7 +180,7 @@ class ForecastFile:
 
     def _forget_part(self) -> None:
         self._note.unlink(missing_ok=True)
-        storage.remove(self._part)
+        replacing.remove(self._part)
 
     @property
     def _kind(self) -> "type[_NetCDF] | type[_Zarr]":
@@ -194,32 +188,26 @@ class ForecastFile:
 
     def _begin(self) -> None:
         """Lay out a new part with room for all rows, after a look at the free space."""
-        layout, variables, rows = self._plan
-        try:
+        with self._named_errors():
             self._forget_part()
-            values = self.rows * sum(self._row_bytes.values())
-            storage.check_space(self._part, values + layout.nbytes + _LAYOUT_BYTES)
-            layout = layout.assign_attrs({KEY: self._key})
-            self._details = self._kind.create(self._part, layout, variables, rows)
-            self._sink = self._kind(self._part, self._details, self._row_bytes)
-        except (OSError, RuntimeError) as error:  # HDF5 reports a full disk as the latter
-            if isinstance(error, R2NOError):
-                raise
-            raise self._storage_error(error) from error
+            storage.check_space(self._part, self._plan.nbytes + _LAYOUT_BYTES)
+            plan = replace(self._plan, layout=self._plan.layout.assign_attrs({KEY: self._key}))
+            self._details = self._kind.create(self._part, plan)
+            self._sink = self._kind(self._part, self._details, plan)
         self.save()
 
-    @property
-    def _row_bytes(self) -> dict[str, int]:
-        """By variable."""
-        layout, variables, _ = self._plan
-        sizes = {name: [layout.sizes[d] for d in dims[1:]] for name, (dims, _) in variables.items()}
-        return {name: 4 * math.prod(size) for name, size in sizes.items()}
-
-    def _storage_error(self, error: Exception) -> StorageError:
-        return StorageError(
-            f"Could not write `{self._part}`: {error}. Free some space or choose a writable "
-            "folder, then run the same command again: it goes on where it stopped."
-        )
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Say what could not be written, and that the same command goes on with it."""
+        try:
+            yield
+        except R2NOError:
+            raise
+        except (OSError, RuntimeError) as error:  # HDF5 reports a full disk as the latter
+            raise StorageError(
+                f"Could not write `{self._part}`: {error}. Free some space or choose a writable "
+                "folder, then run the same command again: it goes on where it stopped."
+            ) from error
 
 
 class _NetCDF:
@@ -227,42 +215,37 @@ class _NetCDF:
 
     details = ("offsets",)
 
-    def __init__(self, part: Path, note: dict[str, Any], row_bytes: dict[str, int]) -> None:
-        self._offsets, self._row_bytes = note["offsets"], row_bytes
+    def __init__(self, part: Path, note: dict[str, Any], plan: ForecastPlan) -> None:
+        self._offsets, self._row_bytes = note["offsets"], plan.row_bytes
         self._file = part.open("r+b", buffering=0)  # so that a full disk is met in `write`
 
     @staticmethod
-    def create(
-        part: Path,
-        layout: xr.Dataset,
-        variables: Mapping[str, Room],
-        rows: int,
-    ) -> dict[str, Any]:
+    def create(part: Path, plan: ForecastPlan) -> dict[str, Any]:
         """Lay out the file; returns where the values of each variable begin."""
         netcdf = _package("netCDF4", "netcdf")
-        layout.to_netcdf(part, engine="netcdf4", format="NETCDF4")
+        plan.layout.to_netcdf(part, engine="netcdf4", format="NETCDF4")
         with netcdf.Dataset(part, "a") as file:
-            for name, (dims, attributes) in variables.items():
+            for name, (dims, attributes) in plan.variables.items():
                 for dim in (dim for dim in dims if dim not in file.dimensions):
-                    file.createDimension(dim, layout.sizes[dim])
+                    file.createDimension(dim, plan.layout.sizes[dim])
                 room = file.createVariable(
                     name, "f4", dims, contiguous=True, fill_value=False, endian="little"
                 )
                 room.setncatts(dict(attributes))
                 room[(0,) * len(dims)] = 0.0  # the library makes room at the first write
         with h5py.File(part) as file:
-            return {"offsets": {name: file[name].id.get_offset() for name in variables}}
+            return {"offsets": {name: file[name].id.get_offset() for name in plan.variables}}
 
     def write(self, start: int, values: Mapping[str, np.ndarray]) -> None:
         for name, rows in values.items():
-            self._file.seek(self._offsets[name] + start * self._row_bytes[name])
+            self._file.seek(self._offsets[name] + start * self._row_bytes(name))
             left = memoryview(rows.tobytes())
             while left:
                 left = left[self._file.write(left) :]
 
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
-        self._file.seek(self._offsets[name] + start * self._row_bytes[name])
-        return np.frombuffer(self._file.read((stop - start) * self._row_bytes[name]), np.uint8)
+        self._file.seek(self._offsets[name] + start * self._row_bytes(name))
+        return np.frombuffer(self._file.read((stop - start) * self._row_bytes(name)), np.uint8)
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
@@ -279,28 +262,23 @@ class _Zarr:
 
     details = ()
 
-    def __init__(self, part: Path, note: dict[str, Any], row_bytes: dict[str, int]) -> None:
+    def __init__(self, part: Path, note: dict[str, Any], plan: ForecastPlan) -> None:
         self._package, self._part = _package("zarr", "zarr"), part
         group = self._package.open_group(part, mode="r+", zarr_format=2)
-        self._arrays = {name: group[name] for name in row_bytes}
+        self._arrays = {name: group[name] for name in plan.variables}
 
     @staticmethod
-    def create(
-        part: Path,
-        layout: xr.Dataset,
-        variables: Mapping[str, Room],
-        rows: int,
-    ) -> dict[str, Any]:
+    def create(part: Path, plan: ForecastPlan) -> dict[str, Any]:
         """Lay out the store."""
         package = _package("zarr", "zarr")
-        layout.to_zarr(part, mode="w", zarr_format=2, consolidated=False)
+        plan.layout.to_zarr(part, mode="w", zarr_format=2, consolidated=False)
         group = package.open_group(part, mode="r+", zarr_format=2)
-        for name, (dims, attributes) in variables.items():
-            shape = tuple(layout.sizes[dim] for dim in dims)
+        for name, (dims, attributes) in plan.variables.items():
+            shape = plan.shape(name)
             array = group.create_array(
                 name,
                 shape=shape,
-                chunks=(min(rows, shape[0]), *shape[1:]),
+                chunks=(min(plan.rows, shape[0]), *shape[1:]),
                 dtype="f4",
                 compressors=None,
                 fill_value=float("nan"),
@@ -336,8 +314,6 @@ def _checksum(sink: _Sink, name: str, rows: int, together: int) -> int:
 
 
 def _package(name: str, extra: str) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -354,11 +330,5 @@ def _stored_key(path: Path) -> str | None:
     try:
         with xr.open_dataset(path, **options) as data:
             return data.attrs.get(KEY)
-    except (
-        OSError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ):  # something else that merely has this name
+    except (OSError, LookupError, RuntimeError, TypeError, ValueError):  # something else
         return None

@@ -9,6 +9,7 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from r2no._repr import first_line
 from r2no.errors import DataError, R2NOError, ShapeError
 
 _PIECE_BYTES = 2**25  # read together when a whole trajectory is looked at
@@ -44,7 +45,7 @@ def _read(variable: xr.Variable) -> np.ndarray:
         raise
     except Exception as error:  # readers raise anything for damaged chunks
         file = variable.encoding.get("source", "the data")
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise DataError(
             f"Could not read frames of `{file}`: {reason}. It is damaged, was changed or moved; "
             "restore it from a copy."
@@ -142,7 +143,14 @@ class LazyTrajectory:
             yield start, min(start + step, len(self))
 
 
-class SlicedArray(BackendArray):
+def on_demand(
+    shape: Sequence[int], dtype: Any, read: Callable[[tuple[Any, ...]], Any]
+) -> indexing.LazilyIndexedArray:
+    """An array for an xarray variable whose values ``read`` gives when they are sliced."""
+    return indexing.LazilyIndexedArray(_SlicedArray(shape, dtype, read))
+
+
+class _SlicedArray(BackendArray):
     """Anything with a shape, a dtype and slicing as an xarray array that is read on demand."""
 
     def __init__(
@@ -172,12 +180,16 @@ def as_mask(values: np.ndarray) -> np.ndarray:
     return np.nan_to_num(values).astype(bool) if values.dtype.kind == "f" else values.astype(bool)
 
 
+def without_mask(array: np.ma.MaskedArray) -> np.ndarray:
+    """A masked array as floats with NaN where it is masked."""
+    return np.ma.filled(array.astype(np.result_type(array.dtype, np.float32)), np.nan)
+
+
 def lazily(array: Any) -> Any:
     """``array`` for an xarray variable: as it is if xarray reads it well, else read by slices."""
     if isinstance(array, np.ma.MaskedArray):
-        return np.ma.filled(array.astype(np.result_type(array.dtype, np.float32)), np.nan)
+        return without_mask(array)
     ready = isinstance(array, (np.ndarray, indexing.ExplicitlyIndexed))
     if ready or hasattr(array, "__array_function__"):
         return array
-    read = SlicedArray(array.shape, array.dtype, array.__getitem__)
-    return indexing.LazilyIndexedArray(read)
+    return on_demand(array.shape, array.dtype, array.__getitem__)

@@ -1,14 +1,20 @@
-"""Memory-mapped arrays: inside npz files, and on their way to worker processes."""
+"""Arrays in npy and npz files: checked against their headers, memory-mapped where they lie.
+
+A memory-mapped array goes to worker processes as its place on disk.
+"""
 
 import mmap
 import zipfile
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from r2no.data.declared import read_header
-from r2no.errors import DataError
+from r2no.data.declared import check_filled
+from r2no.errors import DataError, FileDamagedError
+
+_MOST_MEMBERS = 10_000  # arrays of an npz file
 
 
 class MappedFile:
@@ -53,7 +59,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 def _map_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray | None:
     """An array in its place in the archive; None if it is of a kind that cannot be mapped."""
     with archive.open(member) as stream:
-        shape, by_column, dtype = read_header(stream)
+        shape, by_column, dtype = _read_header(stream)
         header = stream.tell()
     if 0 in shape or not shape:
         return None
@@ -62,3 +68,48 @@ def _map_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -
         lengths = np.frombuffer(file.read(4), dtype="<u2")
     offset = member.header_offset + 30 + int(lengths.sum()) + header
     return np.memmap(path, dtype, "r", offset, shape, "F" if by_column else "C")
+
+
+def check_npz(path: Path, *, allow_sparse: bool) -> None:
+    """Refuse an archive that declares more than it holds, or arrays other than they say."""
+    held = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if len(members) > _MOST_MEMBERS:
+            raise FileDamagedError(f"`{path}` holds more than {_MOST_MEMBERS} arrays.")
+        for member in members:
+            with archive.open(member) as stream:
+                _check_array(stream, member.file_size, f"`{member.filename}` of `{path}`")
+    declared = sum(member.file_size for member in members)
+    if not allow_sparse:
+        check_filled(f"`{path}`", declared, held)
+
+
+def check_npy(path: Path) -> None:
+    """Refuse a file that is not as long as its header says."""
+    with path.open("rb") as stream:
+        _check_array(stream, path.stat().st_size, f"`{path}`")
+
+
+def _check_array(stream: Any, size: int, where: str) -> None:
+    """An array as ``np.save`` writes it is exactly as long as its header says."""
+    shape, _, dtype = _read_header(stream)
+    if dtype.hasobject:
+        raise DataError(
+            f"{where} holds Python objects, which only running its code could restore. Save "
+            "arrays of numbers, one for each field."
+        )
+    needed = dtype.itemsize * prod(map(int, shape))
+    if min(shape, default=0) < 0 or stream.tell() + needed > size:
+        raise FileDamagedError(
+            f"{where} declares shape {shape} of {dtype}, {needed} bytes, but holds "
+            f"{size - stream.tell()}. It was cut short, or its header was edited."
+        )
+
+
+def _read_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether by column, and type in the header of an npy file; stops behind it."""
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(stream)
+    return np.lib.format.read_array_header_2_0(stream)  # version 3 differs in the text of names

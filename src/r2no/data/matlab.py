@@ -7,14 +7,15 @@ import struct
 import zlib
 from collections.abc import Mapping
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from xarray.core import indexing
 
-from r2no.data.lazy import SlicedArray
+from r2no.data.declared import check_filled, unreadable
+from r2no.data.lazy import on_demand
 from r2no.errors import DataError, GridMismatchError
 
 _HIDDEN = ("#refs#", "#subsystem#")
@@ -35,6 +36,18 @@ def read_mat(path: Path) -> tuple[dict[str, Any], set[str]]:
     return arrays, {name for name in arrays if name not in cells}
 
 
+def check_old_mat(path: Path, *, allow_sparse: bool) -> None:
+    """Refuse a file before version 7.3 that declares too much; variables may be compressed."""
+    try:
+        from scipy.io import whosmat
+    except ImportError:
+        return  # the reader names the extra
+
+    declared = sum(8 * prod(map(int, shape)) for _, shape, _ in whosmat(path))
+    if not allow_sparse:
+        check_filled(f"`{path}`", declared, path.stat().st_size)
+
+
 def _load_old(path: Path) -> Mapping[str, Any]:
     """The variables of a file before v7.3, which needs SciPy."""
     try:
@@ -49,10 +62,7 @@ def _load_old(path: Path) -> Mapping[str, Any]:
         result: Mapping[str, Any] = loadmat(path, chars_as_strings=True)
         return result
     except (*_DAMAGE, MatReadError, NotImplementedError, zlib.error, struct.error) as error:
-        raise DataError(
-            f"Could not read `{path}` as a MATLAB file: {error}. It is damaged, still being "
-            "written, or of another format than its name says."
-        ) from error
+        raise unreadable(path, "a MATLAB file", error) from error
 
 
 def _unpack(name: str, value: Any, arrays: dict[str, Any], cells: set[str], path: str) -> None:
@@ -108,23 +118,21 @@ def _walk(path: str, group: Any, place: str, arrays: dict[str, Any], cells: set[
         if isinstance(item, h5py.Group):
             _walk(path, item, f"{name}/", arrays, cells)
         elif item.attrs.get("MATLAB_class") == b"char":
-            codes = item[()].T.reshape(-1)
-            arrays[name] = np.array("".join(chr(int(code)) for code in codes))
+            arrays[name] = _text(item)
         elif item.dtype == h5py.ref_dtype:
             _cell(path, item, name, arrays, cells)
         elif item.dtype.kind in "biuf" and item.ndim == 2 and 1 in item.shape:
             arrays[name] = _squeezed(item[()])
         elif item.dtype.kind in "biuf":
-            read = SlicedArray(item.shape[::-1], item.dtype, partial(_reversed, path, item.name))
-            arrays[name] = indexing.LazilyIndexedArray(read)
+            read = partial(_reversed, path, item.name)
+            arrays[name] = on_demand(item.shape[::-1], item.dtype, read)
 
 
 def _cell(path: str, item: Any, name: str, arrays: dict[str, Any], cells: set[str]) -> None:
     """A cell array: fields that are read frame by frame, or a single text."""
     targets = [item.file[reference] for reference in item[()].reshape(-1)]
     if len(targets) == 1 and targets[0].attrs.get("MATLAB_class") == b"char":
-        codes = targets[0][()].T.reshape(-1)
-        arrays[name] = np.array("".join(chr(int(code)) for code in codes))
+        arrays[name] = _text(targets[0])
         return
     full = [
         target if isinstance(target, h5py.Dataset) and "MATLAB_empty" not in target.attrs else None
@@ -136,11 +144,13 @@ def _cell(path: str, item: Any, name: str, arrays: dict[str, Any], cells: set[st
     first = next(frame for frame in frames if frame is not None)
     dtype = first.dtype if None not in frames else np.result_type(first.dtype, np.float32)
     places = [None if frame is None else str(frame.name) for frame in frames]
-    read = SlicedArray(
-        (len(frames), *first.shape[::-1]), dtype, partial(_frame_slice, path, places, first.shape)
-    )
-    arrays[name] = indexing.LazilyIndexedArray(read)
+    read = partial(_frame_slice, path, places, first.shape)
+    arrays[name] = on_demand((len(frames), *first.shape[::-1]), dtype, read)
     cells.add(name)
+
+
+def _text(item: Any) -> np.ndarray:
+    return np.array("".join(chr(int(code)) for code in item[()].T.reshape(-1)))
 
 
 def _reversed(path: str, name: str, key: tuple[Any, ...]) -> np.ndarray:

@@ -1,37 +1,24 @@
 """Measurements: files, arrays or xarray objects as trajectories that windows are cut from."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from r2no._repr import html_table, named_units
+from r2no._repr import bytes_in_words, html_table, named_units
 from r2no._types import Number
 from r2no.checks import did_you_mean
 from r2no.data.arrays import ArrayWindows
 from r2no.data.coordinates import Axis
-from r2no.data.flags import Flags, Mask, read_mask
-from r2no.data.lazy import LazyTrajectory
-from r2no.data.recordings import Recording
-from r2no.data.splits import (
-    By,
-    Splits,
-    allot,
-    default_counts,
-    default_time_shares,
-    runs,
-    time_blocks,
-)
+from r2no.data.gaps import Mask, gaps_in_words
+from r2no.data.recordings import Recording, check_length, missing_shares
+from r2no.data.splits import By, Splits, places, plan_split
 from r2no.data.window import Fields
 from r2no.errors import ConfigError, EmptySplitError, UnknownNameError
 from r2no.storage import content_sha256, fingerprint
 
-_SHARES = {"train": 0.6, "fit": 0.2, "test": 0.2}
 CHEAP = 2**28  # bytes that are looked at without being asked
 
 
@@ -80,10 +67,6 @@ class Measurements:
         return (self.recordings[0].time, *self.space)
 
     @property
-    def _has_grid(self) -> bool:
-        return all(axis.variable is not None for axis in self.space)
-
-    @property
     def time_step(self) -> float:
         """Between two frames; in seconds for dates."""
         return self.recordings[0].time.step
@@ -104,13 +87,17 @@ class Measurements:
     def __str__(self) -> str:
         return self.describe()
 
-    def __repr__(self) -> str:
+    @property
+    def _span(self) -> str:
+        """How many frames its trajectories have."""
         low, high = min(self.frames), max(self.frames)
-        span = f"{low}" if low == high else f"{low} to {high}"
+        return f"{low}" if low == high else f"{low} to {high}"
+
+    def __repr__(self) -> str:
         return (
-            f"Measurements({len(self)} recording(s) of {span} frames of "
+            f"Measurements({len(self)} recording(s) of {self._span} frames of "
             f"{named_units(self.channels, self.units)} on {' x '.join(map(str, self.grid))}, "
-            f"{_size(self.nbytes)})"
+            f"{bytes_in_words(self.nbytes)})"
         )
 
     def _repr_html_(self) -> str:
@@ -121,18 +108,7 @@ class Measurements:
     @cached_property
     def missing(self) -> tuple[float, ...]:
         """Share of missing values by channel; reads everything once, in pieces."""
-        lost, total = np.zeros(len(self.channels)), 0
-        for recording in self.recordings:
-            pieces: Iterator[np.ndarray]
-            if recording.valid is None:
-                pieces = map(np.isfinite, recording.values.pieces())
-            else:
-                pieces = recording.valid.pieces()
-            for valid in pieces:
-                flat = valid.reshape(-1, valid.shape[-1])
-                lost += (~flat).sum(0)
-                total += len(flat)
-        return tuple((lost / total).tolist())
+        return missing_shares(self.recordings)
 
     @cached_property
     def has_gaps(self) -> bool:
@@ -161,44 +137,26 @@ class Measurements:
             count: Whether to count missing values, which reads everything; default if it is cheap.
         """
         first = self.recordings[0]
-        channels = [
-            f"{n} [{u}]" if u else n for n, u in zip(self.channels, self.units, strict=True)
-        ]
         roles = ", ".join(f"{role} = {dim}" for role, dim in first.roles.items())
-        frames = sorted(set(self.frames))
-        span = f"{frames[0]}" if len(frames) == 1 else f"{frames[0]} to {frames[-1]}"
         step = f"{self.time_step:.6g} {first.time.units}".rstrip()
+        counted = self.nbytes <= CHEAP if count is None else count
+        gaps = gaps_in_words(
+            self.mask, dict(zip(self.channels, self.missing, strict=True)) if counted else None
+        )
         number = "1 trajectory" if len(self) == 1 else f"{len(self)} trajectories"
         lines = [
-            f"Measurements: {number} of {span} frames, {_size(self.nbytes)}",
-            f"  channels    {', '.join(channels)}",
+            f"Measurements: {number} of {self._span} frames, {bytes_in_words(self.nbytes)}",
+            f"  channels    {named_units(self.channels, self.units)}",
             f"  dimensions  {roles}",
             f"  grid        {', '.join(map(str, self.space))}",
             f"  time step   {step if first.time.variable is not None else '1 (no coordinate)'}",
-            f"  gaps        {self._gaps_line(count)}",
+            f"  gaps        {gaps}",
         ]
         if self.conditioning:
             lines.append(f"  constants   {', '.join(self.conditioning)}")
         for place, (name, reason) in enumerate(first.ignored.items()):
             lines.append(f"  {'' if place else 'left out':11} {name}: {reason}")
         return "\n".join(lines)
-
-    def _gaps_line(self, count: bool | None) -> str:
-        rule = self._gaps_rule(read_mask(self.mask))
-        if not (self.nbytes <= CHEAP if count is None else count):
-            return f"{rule}; not counted, describe(count=True) does"
-        shares = zip(self.channels, self.missing, strict=True)
-        return f"{rule}; missing " + ", ".join(
-            f"{name} {100 * lost:.3g} %" for name, lost in shares
-        )
-
-    def _gaps_rule(self, flags: Flags | None) -> str:
-        if flags is None:
-            return {"auto": "NaN, if any", "nan": "NaN"}.get(str(self.mask), "not allowed")
-        if flags.valid is None:
-            return f"NaN and where {flags.variable!r} is false"
-        shown = " or ".join(f"{value:g}" for value in flags.valid)
-        return f"NaN and where {flags.variable!r} is not {shown}"
 
     def select(self, channels: Sequence[str]) -> "Measurements":
         """The same data with these channels, in this order.
@@ -221,12 +179,9 @@ class Measurements:
                 )
         order = [self.channels.index(name) for name in channels]
         units = tuple(self.units[number] for number in order)
-        return replace(
-            self,
-            recordings=tuple(
-                replace(r, values=r.values.select(order), channels=tuple(channels), units=units)
-                for r in self.recordings
-            ),
+        return self._with(
+            replace(r, values=r.values.select(order), channels=tuple(channels), units=units)
+            for r in self.recordings
         )
 
     def completed(self, fields: Fields) -> "Measurements":
@@ -235,35 +190,34 @@ class Measurements:
         So data without coordinates can follow data that had some; units of axes and their
         direction come along.
         """
+        count = len(self.space)
         steps = zip(
-            self.space,
-            fields.spacing or (1.0,) * len(self.space),
-            fields.axis_units or ("",) * len(self.space),
-            fields.falling or (False,) * len(self.space),
+            fields.spacing or (1.0,) * count,
+            fields.axis_units or ("",) * count,
+            fields.falling or (False,) * count,
             strict=False,
         )
-        space = tuple(_completed(*one) for one in steps)
-        if len(space) != len(self.space):
+        space = tuple(axis.completed(*one) for axis, one in zip(self.space, steps, strict=False))
+        if len(space) != count:
             return self  # of another kind of grid, which is refused elsewhere
-        return replace(
-            self,
-            recordings=tuple(
-                r.on_axes(_completed(r.time, fields.time_step, fields.time_units), space)
-                for r in self.recordings
-            ),
+        return self._with(
+            r.on_axes(r.time.completed(fields.time_step, fields.time_units), space)
+            for r in self.recordings
         )
+
+    def _with(self, recordings: Iterable[Recording]) -> "Measurements":
+        return replace(self, recordings=tuple(recordings))
 
     def subset(self, trajectories: Sequence[int]) -> "Measurements":
         """The same data with these trajectories, in this order."""
-        return replace(self, recordings=tuple(self._chosen(trajectories)))
+        return self._with(self._chosen(trajectories))
 
     def load(self) -> "Measurements":
         """The same data in memory: training reads every window many times."""
-        loaded = [
+        return self._with(
             replace(r, values=r.values.load(), flags=r.flags and r.flags.load())
             for r in self.recordings
-        ]
-        return replace(self, recordings=tuple(loaded))
+        )
 
     def windows(
         self,
@@ -297,7 +251,7 @@ class Measurements:
             )
         values = [r.values.part(span) for r, span in zip(chosen, spans, strict=True)]
         masks = [r.valid.part(span) for r, span in zip(chosen, spans, strict=True) if r.valid]
-        _check_length(chosen, values, history if beyond else history + horizon)
+        check_length(chosen, values, history if beyond else history + horizon)
         nan = self.mask == "nan" or (self.mask == "auto" and (beyond or self.has_gaps))
         windows = ArrayWindows(
             values,
@@ -314,11 +268,12 @@ class Measurements:
             time_step=self.time_step,
             beyond=beyond,
         )
+        known = all(axis.variable is not None for axis in self.space)
         windows.fields = replace(
             windows.fields,
             axes=tuple(axis.name for axis in self.space),
             axis_units=tuple(axis.units for axis in self.space),
-            falling=tuple(axis.falls for axis in self.space) if self._has_grid else (),
+            falling=tuple(axis.falls for axis in self.space) if known else (),
             time_units=self.recordings[0].time.units,
         )
         return windows
@@ -360,46 +315,16 @@ class Measurements:
         Raises:
             EmptySplitError: if there are too few trajectories or frames.
         """
-        if by not in get_args(By):
-            raise ConfigError(f"`by` must be one of {get_args(By)}, but got {by!r}.")
-        given = {"train": train, "fit": fit, "test": test}
-        shares = {n: float(_SHARES[n] if share is None else share) for n, share in given.items()}
-        default = all(share is None for share in given.values())
-        if by == "trajectory" or (by == "auto" and len(self) >= 3):
-            chosen = self._whole(None if default else shares, seed)
-            spans = [[slice(0, None)] * len(own) for own in chosen]
-        else:
-            chosen = [list(range(len(self)))] * 3
-            spans = self._blocks(None if default else shares, history, horizon)
+        shares = {"train": train, "fit": fit, "test": test}
+        chosen, spans = plan_split(self.frames, history, horizon, shares, by=by, seed=seed)
         parts = [
             self.windows(
                 history, horizon, stride=stride, measured=measured, trajectories=own, frames=frames
             )
             for own, frames in zip(chosen, spans, strict=True)
         ]
-        places = [
-            _places(part.origins, own, frames)
-            for part, own, frames in zip(parts, chosen, spans, strict=True)
-        ]
-        return Splits(parts[0], parts[1], parts[2], tuple(places))
-
-    def _whole(self, shares: dict[str, float] | None, seed: int | None) -> list[list[int]]:
-        """Trajectories of each split, in their order or a drawn one."""
-        order = np.arange(len(self))
-        if seed is not None:
-            order = np.random.default_rng(seed).permutation(len(self))
-        groups = runs(default_counts(len(self))) if shares is None else allot(len(self), shares)
-        return [order[group].tolist() for group in groups.values()]
-
-    def _blocks(
-        self, shares: dict[str, float] | None, history: int, horizon: int
-    ) -> list[list[slice]]:
-        """Frames of each split, by trajectory."""
-        blocks = []
-        for frames in self.frames:
-            own = default_time_shares(frames, history, horizon) if shares is None else shares
-            blocks.append(time_blocks(frames, own, history, horizon))
-        return [[block[name] for block in blocks] for name in _SHARES]
+        origins = [part.origins for part in parts]
+        return Splits(parts[0], parts[1], parts[2], places(origins, chosen, spans))
 
     def _chosen(self, trajectories: Sequence[int] | None) -> list[Recording]:
         if trajectories is None:
@@ -419,34 +344,3 @@ class Measurements:
                     + did_you_mean(name, self.channels)
                 )
         return [self.channels.index(m) if isinstance(m, str) else m for m in measured]
-
-
-def _places(origins: Tensor, chosen: Sequence[int], spans: Sequence[slice]) -> Tensor:
-    """Trajectory and first frame of windows, counted over the whole data."""
-    first = torch.tensor([[number, span.start] for number, span in zip(chosen, spans, strict=True)])
-    own = first[origins[:, 0]]
-    return torch.stack([own[:, 0], own[:, 1] + origins[:, 1]], 1)
-
-
-def _completed(axis: Axis, step: float, units: str, falls: bool = False) -> Axis:
-    if axis.variable is not None or (step == 1 and not units):
-        return axis
-    return axis.in_steps(step, units, falls=falls)
-
-
-def _check_length(
-    recordings: Sequence[Recording], values: Sequence[LazyTrajectory], needed: int
-) -> None:
-    for recording, part in zip(recordings, values, strict=True):
-        if len(part) < needed:
-            raise EmptySplitError(
-                f"`{recording.name}` gives {len(part)} frames, but a window needs {needed}. "
-                "Shorten `history` or `horizon`, or leave this trajectory out with `trajectories`."
-            )
-
-
-def _size(count: int) -> str:
-    unit, name = next(
-        (u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1, "bytes")) if count >= u or u == 1
-    )
-    return f"{count / unit:,.1f} {name}".replace(".0 bytes", " bytes")

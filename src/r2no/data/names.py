@@ -1,11 +1,11 @@
-"""Which dimension is time, which is space: guessed from CF attributes and usual names."""
+"""Which dimension is time, which space, which variables are channels: by attributes and names."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 import xarray as xr
 
 from r2no.checks import did_you_mean
-from r2no.errors import ConfigError, DataError, UnknownNameError
+from r2no.errors import ConfigError, DataError, GridMismatchError, UnknownNameError
 
 #: What a dimension can be; space in the order of a field's axes.
 SPACE = ("depth", "height", "width")
@@ -55,7 +55,7 @@ _FLAGS = (
 _STAGES = ("filtered", "original", "raw", "smoothed")
 
 
-def kind_beside(name: str) -> str | None:
+def _kind_beside(name: str) -> str | None:
     """What a variable of this name is beside a field: "quality", "flags", or None."""
     plain = name.lower().rsplit("/", 1)[-1]
     stem, _, stage = plain.rpartition("_")
@@ -66,7 +66,7 @@ def kind_beside(name: str) -> str | None:
     return "quality" if quality else None
 
 
-def superseded(names: Iterable[str]) -> dict[str, str]:
+def _superseded(names: Iterable[str]) -> dict[str, str]:
     """Fields that exist in another step of processing, with the one to take instead."""
     found = list(names)
     better = {}
@@ -80,15 +80,22 @@ def superseded(names: Iterable[str]) -> dict[str, str]:
     return better
 
 
-def check_given(data: xr.Dataset, given: Mapping[str, str], where: str) -> None:
-    """Refuse ``dims`` that name no role or no dimension of ``data``."""
+def check_given(
+    dims: Iterable[Hashable],
+    given: Mapping[str, str],
+    where: str,
+    *,
+    roles: tuple[str, ...] = ROLES,
+) -> None:
+    """Refuse ``given`` that names no role, or none of the ``dims`` that there are."""
+    known = [str(dim) for dim in dims]
     for role, name in given.items():
-        if role not in ROLES:
-            raise ConfigError(f"`dims` must map {', '.join(ROLES)} to names, but got {role!r}.")
-        if name not in data.sizes:
+        if role not in roles:
+            raise ConfigError(f"`dims` must map {', '.join(roles)} to names, but got {role!r}.")
+        if name not in known:
             raise UnknownNameError(
-                f"`dims` says {role!r} is {name!r}, but {where} has no such dimension. "
-                + did_you_mean(name, map(str, data.sizes))
+                f"`dims` says {role!r} is {name!r}, but there is no such dimension in {where}. "
+                + did_you_mean(name, known)
             )
 
 
@@ -101,30 +108,50 @@ def find_roles(
         DataError: if a dimension is of no known kind, two are of the same, or time or space is
             missing.
     """
-    by_dim = {name: role for role, name in given.items()}
-    roles: dict[str, str] = {}
-    for dim in map(str, data[variable].dims):
-        role = by_dim.get(dim) or dim_role(data, dim)
-        if role in given and dim not in by_dim:
-            role = None
-        if role is None:
-            raise DataError(
-                f"Dimension {dim!r} of variable {variable!r} in {where} is of no known kind. Say "
-                f"what it is, as in dims={{'width': {dim!r}}} (one of {', '.join(ROLES)}), or drop "
-                f"it with `data.isel({dim}=0)`."
-            )
-        if role in roles:
-            raise DataError(
-                f"Dimensions {roles[role]!r} and {dim!r} of variable {variable!r} in {where} both "
-                f"look like {role}. Say which is which with `dims`."
-            )
-        roles[role] = dim
+    roles = assign_roles(
+        data[variable].dims,
+        given,
+        lambda dim: dim_role(data, dim),
+        f"variable {variable!r} in {where}",
+        ROLES,
+    )
     if "time" not in roles or not any(role in roles for role in SPACE):
         raise DataError(
             f"Variable {variable!r} in {where} needs a time and at least one spatial dimension, "
             f"but has {data[variable].dims}, read as {roles}. Say what they are with `dims`."
         )
     return {role: roles[role] for role in ROLES if role in roles}
+
+
+def assign_roles(
+    dims: Iterable[Hashable],
+    given: Mapping[str, str],
+    guess: Callable[[str], str | None],
+    what: str,
+    known: tuple[str, ...],
+) -> dict[str, str]:
+    """Role to dimension, each once: as ``given``, else as guessed.
+
+    Raises:
+        DataError: if a dimension of ``what`` is of none of the ``known`` roles, or two are of one.
+    """
+    by_dim = {name: role for role, name in given.items()}
+    roles: dict[str, str] = {}
+    for dim in map(str, dims):
+        role = by_dim.get(dim) or guess(dim)
+        if role is None or (role in given and dim not in by_dim):
+            raise DataError(
+                f"Dimension {dim!r} of {what} is of no known kind. Say what it is, as in "
+                f"dims={{{known[-2]!r}: {dim!r}}} (one of {', '.join(known)}), or drop it with "
+                f"`data.isel({dim}=0)`."
+            )
+        if role in roles:
+            raise DataError(
+                f"Dimensions {roles[role]!r} and {dim!r} of {what} both look like {role}. Say "
+                "which is which with `dims`."
+            )
+        roles[role] = dim
+    return roles
 
 
 def single_points(data: xr.Dataset, given: Mapping[str, str]) -> list[str]:
@@ -151,3 +178,103 @@ def dim_role(data: xr.Dataset, name: str) -> str | None:
         if (role := by_unit.get(str(coordinate.attrs.get("units", "")))) is not None:
             return role
     return role_of_name(str(name))
+
+
+def choose_variables(
+    data: xr.Dataset,
+    variables: Sequence[str] | None,
+    dims: Mapping[str, str],
+    mask: str | None,
+    where: str,
+) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """The roles of every chosen variable, and why others were left out."""
+    names, ignored = _candidates(data, variables, mask, where)
+    chosen: dict[str, dict[str, str]] = {}
+    problems: list[str] = []
+    for name in names:
+        try:
+            chosen[name] = find_roles(data, name, dims, where)
+        except DataError as error:
+            if variables is not None:
+                raise
+            ignored[name] = "no field over time and space"
+            problems.append(str(error))
+    if not chosen:
+        reasons = " ".join(problems) or "It holds no numbers with two or more dimensions."
+        raise DataError(f"No variable of {where} is a field over time and space. {reasons}")
+    grids = {
+        name: tuple(d for r, d in found.items() if r != "channel") for name, found in chosen.items()
+    }
+    if len(set(grids.values())) > 1:
+        raise GridMismatchError(
+            f"Variables of {where} must share one grid, but have {grids}. Interpolate them to one "
+            "grid (`data.interp`), or choose those of one grid with `variables`."
+        )
+    return chosen, ignored
+
+
+def _candidates(
+    data: xr.Dataset, variables: Sequence[str] | None, mask: str | None, where: str
+) -> tuple[list[str], dict[str, str]]:
+    """Variables that may be channels, and those that were left out, with the reason."""
+    fields = [
+        str(name)
+        for name, values in data.data_vars.items()
+        if values.dtype.kind in "fiu" and values.ndim >= 2 and (mask is None or name != mask)
+    ]
+    if variables is None:
+        return _usual_channels(data, fields, mask)
+    unknown = [name for name in variables if name not in data.variables]
+    if not unknown:
+        return list(variables), _flags_beside(data, variables, mask)
+    labelled = [name for name in fields if set(variables) <= set(_labels(data, name))]
+    if labelled:
+        return labelled[:1], {}
+    known = fields + [label for name in fields for label in _labels(data, name)]
+    raise UnknownNameError(
+        f"`variables` names {unknown[0]!r}, but {where} has no such variable. "
+        + did_you_mean(unknown[0], known)
+    )
+
+
+def _usual_channels(
+    data: xr.Dataset, fields: list[str], mask: str | None
+) -> tuple[list[str], dict[str, str]]:
+    """Floating-point fields that are neither flags nor measures of quality nor superseded."""
+    beside = {name: kind for name in fields if (kind := _kind_beside(name)) is not None}
+    older = _superseded(fields)
+    names = [name for name in fields if name not in beside and name not in older]
+    names = [name for name in names if data[name].dtype.kind == "f"] or names or fields
+    ignored = _flags_beside(data, names, mask)
+    for name in fields:
+        if name in names or name in ignored:
+            continue
+        ignored[name] = "whole numbers"
+        if name in older:
+            ignored[name] = f"{older[name]} is taken"
+        elif name in beside:
+            ignored[name] = "a measure of quality; name it in `variables` if it is a channel"
+    return names, ignored
+
+
+def _flags_beside(data: xr.Dataset, names: Sequence[str], mask: str | None) -> dict[str, str]:
+    """Variables that look like valid flags and are not used as such."""
+    return {
+        str(name): f"flags; if they mark valid values, mask={name!r} or "
+        f'mask={{"variable": {name!r}, "valid": [1]}}'
+        for name, values in data.data_vars.items()
+        if (_kind_beside(str(name)) == "flags" or values.dtype.kind == "b")
+        and values.ndim >= 2
+        and name not in names
+        and (mask is None or name != mask)
+    }
+
+
+def _labels(data: xr.Dataset, name: str) -> list[str]:
+    """Labels along the channel dimension of a variable, if it has one with text labels."""
+    return [
+        str(label)
+        for dim in data[name].dims
+        if dim in data.coords and data[dim].dtype.kind in "UOST"
+        for label in data[dim].values
+    ]

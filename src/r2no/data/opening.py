@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -10,9 +12,9 @@ from r2no import checks
 from r2no._types import Number
 from r2no.checks import did_you_mean
 from r2no.data.coordinates import Axis
-from r2no.data.declared import reading
+from r2no.data.declared import reading_file
 from r2no.data.files import Source, read_all
-from r2no.data.flags import Mask, read_mask, valid_flags
+from r2no.data.gaps import Mask, read_mask, valid_flags
 from r2no.data.measurements import CHEAP, Measurements
 from r2no.data.recordings import Recording, read_recordings
 from r2no.errors import (
@@ -80,13 +82,19 @@ def open(
     for name, data in read_all(
         source, axes, variables, dims.get("time"), allow_sparse=allow_sparse
     ):
-        with reading(name):
+        with _named_errors(name):
             found += read_recordings(
                 name, data, variables=variables, dims=dims, mask=flags, conditioning=conditioning
             )
     found = [_with_units(_with_steps(recording, spacing, time_step), units) for recording in found]
     _check_all(found)
     return Measurements(tuple(found), mask, tuple(conditioning))
+
+
+def _named_errors(name: str) -> AbstractContextManager[None]:
+    """Name the file in whatever its reader raises; nothing for data that are in no file."""
+    file = Path(name)
+    return reading_file(file, "fields with coordinates") if file.exists() else nullcontext()
 
 
 def _check_all(found: Sequence[Recording]) -> None:

@@ -1,31 +1,29 @@
 """Recording: one trajectory of a data set with its names, coordinates, gaps and constants."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from r2no.checks import did_you_mean
 from r2no.data.coordinates import Axis, read_axis
-from r2no.data.flags import Flags, Validity
+from r2no.data.gaps import Flags, Validity
 from r2no.data.lazy import LazyTrajectory, Part
-from r2no.data.names import (
-    SPACE,
-    check_given,
-    find_roles,
-    kind_beside,
-    single_points,
-    superseded,
-)
+from r2no.data.names import SPACE, check_given, choose_variables, single_points
 from r2no.data.unnamed import LEFT_OUT
-from r2no.errors import DataError, GridMismatchError, UnknownNameError
+from r2no.errors import DataError, EmptySplitError, UnknownNameError
 
 _FEW = 2000  # trajectories of any size
 _SLIGHT = 1024  # bytes that each holds at least where there are more
+_BUDGET = 2**26  # bytes that are read at most for a look
+_FRAMES = 256  # that are read at most where not all are
+_BLOCKS = 16  # of each recording
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +69,12 @@ class Recording:
             return None
         return Validity(self.values, self.flags, self.chosen, f"`{self.name}`")
 
+    def valid_pieces(self) -> Iterator[np.ndarray]:
+        """Where values are valid, all frames in order, a bounded number of bytes at a time."""
+        if (valid := self.valid) is not None:
+            return valid.pieces()
+        return map(np.isfinite, self.values.pieces())
+
     def on_axes(self, time: Axis, space: tuple[Axis, ...]) -> "Recording":
         """The same on other axes, whose coordinates it takes."""
         made = {axis.name: axis.variable for axis in space if axis.variable is not None}
@@ -107,7 +111,7 @@ def read_recordings(
 ) -> list[Recording]:
     """The recordings of one data set: itself, or one for each place along its trajectory dim."""
     where = f"`{name}`"
-    check_given(data, dims, where)
+    check_given(data.sizes, dims, where)
     left_out = data.encoding.get(LEFT_OUT, {})
     data = data.squeeze(single_points(data, dims))
     if mask is not None and mask.variable not in data.variables:
@@ -115,7 +119,9 @@ def read_recordings(
             f"`mask` names {mask.variable!r}, but {where} has no such variable. "
             + did_you_mean(mask.variable, map(str, data.variables))
         )
-    chosen, ignored = _choose(data, variables, dims, mask, where)
+    chosen, ignored = choose_variables(
+        data, variables, dims, None if mask is None else mask.variable, where
+    )
     roles = next(iter(chosen.values()))
     read = partial(
         _recording,
@@ -148,108 +154,6 @@ def _check_number(data: xr.Dataset, along: str, name: str) -> None:
             f"each. If {along!r} is something else, say so with `dims`; if not, open the file with "
             "xarray and pass the data set."
         )
-
-
-def _choose(
-    data: xr.Dataset,
-    variables: Sequence[str] | None,
-    dims: Mapping[str, str],
-    mask: Flags | None,
-    where: str,
-) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """The roles of every chosen variable, and why others were left out."""
-    names, ignored = _candidates(data, variables, mask, where)
-    chosen: dict[str, dict[str, str]] = {}
-    problems: list[str] = []
-    for name in names:
-        try:
-            chosen[name] = find_roles(data, name, dims, where)
-        except DataError as error:
-            if variables is not None:
-                raise
-            ignored[name] = "no field over time and space"
-            problems.append(str(error))
-    if not chosen:
-        reasons = " ".join(problems) or "It holds no numbers with two or more dimensions."
-        raise DataError(f"No variable of {where} is a field over time and space. {reasons}")
-    grids = {
-        name: tuple(d for r, d in found.items() if r != "channel") for name, found in chosen.items()
-    }
-    if len(set(grids.values())) > 1:
-        raise GridMismatchError(
-            f"Variables of {where} must share one grid, but have {grids}. Interpolate them to one "
-            "grid (`data.interp`), or choose those of one grid with `variables`."
-        )
-    return chosen, ignored
-
-
-def _candidates(
-    data: xr.Dataset, variables: Sequence[str] | None, mask: Flags | None, where: str
-) -> tuple[list[str], dict[str, str]]:
-    """Variables that may be channels, and those that were left out, with the reason."""
-    fields = [
-        str(name)
-        for name, values in data.data_vars.items()
-        if values.dtype.kind in "fiu"
-        and values.ndim >= 2
-        and (mask is None or name != mask.variable)
-    ]
-    if variables is None:
-        return _usual_channels(data, fields, mask)
-    unknown = [name for name in variables if name not in data.variables]
-    if not unknown:
-        return list(variables), _flags_beside(data, variables, mask)
-    labelled = [name for name in fields if set(variables) <= set(_labels(data, name))]
-    if labelled:
-        return labelled[:1], {}
-    known = fields + [label for name in fields for label in _labels(data, name)]
-    raise UnknownNameError(
-        f"`variables` names {unknown[0]!r}, but {where} has no such variable. "
-        + did_you_mean(unknown[0], known)
-    )
-
-
-def _usual_channels(
-    data: xr.Dataset, fields: list[str], mask: Flags | None
-) -> tuple[list[str], dict[str, str]]:
-    """Floating-point fields that are neither flags nor measures of quality nor superseded."""
-    beside = {name: kind for name in fields if (kind := kind_beside(name)) is not None}
-    older = superseded(fields)
-    names = [name for name in fields if name not in beside and name not in older]
-    names = [name for name in names if data[name].dtype.kind == "f"] or names or fields
-    ignored = _flags_beside(data, names, mask)
-    for name in fields:
-        if name in names or name in ignored:
-            continue
-        ignored[name] = "whole numbers"
-        if name in older:
-            ignored[name] = f"{older[name]} is taken"
-        elif name in beside:
-            ignored[name] = "a measure of quality; name it in `variables` if it is a channel"
-    return names, ignored
-
-
-def _flags_beside(data: xr.Dataset, names: Sequence[str], mask: Flags | None) -> dict[str, str]:
-    """Variables that look like valid flags and are not used as such."""
-    return {
-        str(name): f"flags; if they mark valid values, mask={name!r} or "
-        f'mask={{"variable": {name!r}, "valid": [1]}}'
-        for name, values in data.data_vars.items()
-        if (kind_beside(str(name)) == "flags" or values.dtype.kind == "b")
-        and values.ndim >= 2
-        and name not in names
-        and (mask is None or name != mask.variable)
-    }
-
-
-def _labels(data: xr.Dataset, name: str) -> list[str]:
-    """Labels along the channel dimension of a variable, if it has one with text labels."""
-    return [
-        str(label)
-        for dim in data[name].dims
-        if dim in data.coords and data[dim].dtype.kind in "UOST"
-        for label in data[dim].values
-    ]
 
 
 def _recording(
@@ -351,3 +255,71 @@ def _constant(data: xr.Dataset, name: str, where: str) -> float:
             + did_you_mean(name, [*scalars, *map(str, data.attrs)])
         )
     return float(value)
+
+
+def check_length(
+    recordings: Sequence[Recording], values: Sequence[LazyTrajectory], needed: int
+) -> None:
+    """Refuse recordings of which too few frames are left for a window."""
+    for recording, part in zip(recordings, values, strict=True):
+        if len(part) < needed:
+            raise EmptySplitError(
+                f"`{recording.name}` gives {len(part)} frames, but a window needs {needed}. "
+                "Shorten `history` or `horizon`, or leave this trajectory out with `trajectories`."
+            )
+
+
+def missing_shares(recordings: Sequence[Recording]) -> tuple[float, ...]:
+    """Share of missing values by channel; reads everything once, in pieces."""
+    lost, total = np.zeros(len(recordings[0].channels)), 0
+    for recording in recordings:
+        for valid in recording.valid_pieces():
+            flat = valid.reshape(-1, valid.shape[-1])
+            lost += (~flat).sum(0)
+            total += len(flat)
+    return tuple((lost / total).tolist())
+
+
+def look_for_gaps(recordings: Sequence[Recording]) -> tuple[dict[str, float] | None, int]:
+    """Share of missing values by channel, and the number of frames that it was counted in.
+
+    All frames if that is cheap, else blocks of them at equal distances, of recordings at equal
+    distances; None if a single frame is too much to read.
+    """
+    seen = list(recordings)
+    if sum(recording.values.nbytes for recording in recordings) > _BUDGET:
+        cost = max(_frame_cost(recording) for recording in recordings)
+        affordable = min(_BUDGET // max(cost, 1), _FRAMES)
+        if not affordable:
+            return None, 0
+        chosen = recordings[:: -(-len(recordings) // affordable)]
+        each = affordable // len(chosen)
+        seen = [part for recording in chosen for part in _blocks(recording, each)]
+    shares = dict(zip(recordings[0].channels, missing_shares(seen), strict=True))
+    return shares, sum(len(recording.values) for recording in seen)
+
+
+def _blocks(recording: Recording, frames: int) -> list[Recording]:
+    """Blocks of neighbours, which every format reads fast."""
+    total = len(recording.values)
+    if frames >= total:
+        return [recording]
+    blocks = min(frames, _BLOCKS)
+    length = frames // blocks
+    starts = [place * (total - length) // max(blocks - 1, 1) for place in range(blocks)]
+    return [recording.part(slice(start, start + length)) for start in starts]
+
+
+def _frame_cost(recording: Recording) -> int:
+    """Bytes that reading one frame unpacks: chunks are read as a whole."""
+    time = recording.values.dims[0]
+    return sum(_part_cost(part, time) for part in recording.values.parts)
+
+
+def _part_cost(part: Part, time: str) -> int:
+    variable: Any = part.variable
+    frame = variable.dtype.itemsize * prod(n for dim, n in variable.sizes.items() if dim != time)
+    chunk = variable.encoding.get("chunksizes") or variable.encoding.get("chunks") or (1,)
+    known = len(chunk) == variable.ndim
+    frames = chunk[variable.dims.index(time)] if known else max(chunk)
+    return int(max(frame * frames, variable.dtype.itemsize * prod(chunk)))

@@ -6,7 +6,7 @@ windows that overlap the fitted ones is no held-out choice.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -14,12 +14,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from r2no._repr import html_table
+from r2no._types import Number
 from r2no.data.arrays import ArrayWindows
 from r2no.data.window import Window
 from r2no.errors import ConfigError, EmptySplitError
 from r2no.storage import fingerprint
 
 By = Literal["auto", "trajectory", "time"]
+_SHARES = {"train": 0.6, "fit": 0.2, "test": 0.2}  # where only some are given
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +97,70 @@ class PlacedWindows:
         return fingerprint([part.fingerprint for part in self._parts])
 
 
+def plan_split(
+    frames: Sequence[int],
+    history: int,
+    horizon: int,
+    given: Mapping[str, Number | None],
+    *,
+    by: By,
+    seed: int | None,
+) -> tuple[list[list[int]], list[list[slice]]]:
+    """For each split its recordings, and which frames of each; see ``Measurements.split``.
+
+    Args:
+        frames: Of each recording.
+        history: Frames of a window that are known.
+        horizon: Frames of a window that follow.
+        given: Share of each split, if the user gave one.
+        by: What is parted.
+        seed: Draws the order of the recordings.
+    """
+    if by not in get_args(By):
+        raise ConfigError(f"`by` must be one of {get_args(By)}, but got {by!r}.")
+    shares: dict[str, float] | None = None
+    if any(share is not None for share in given.values()):
+        shares = {n: float(_SHARES[n] if own is None else own) for n, own in given.items()}
+    if by == "trajectory" or (by == "auto" and len(frames) >= 3):
+        chosen = _by_trajectory(len(frames), shares, seed)
+        return chosen, [[slice(0, None)] * len(own) for own in chosen]
+    return [list(range(len(frames)))] * 3, _by_time(frames, shares, history, horizon)
+
+
+def _by_trajectory(
+    count: int, shares: Mapping[str, float] | None, seed: int | None
+) -> list[list[int]]:
+    """Trajectories of each split, in their order or a drawn one; without shares the default."""
+    order = np.arange(count)
+    if seed is not None:
+        order = np.random.default_rng(seed).permutation(count)
+    groups = _runs(default_counts(count)) if shares is None else allot(count, shares)
+    return [order[group].tolist() for group in groups.values()]
+
+
+def _by_time(
+    frames: Sequence[int], shares: Mapping[str, float] | None, history: int, horizon: int
+) -> list[list[slice]]:
+    """Frames of each split, by trajectory; without shares the default."""
+    blocks = []
+    for length in frames:
+        own = default_time_shares(length, history, horizon) if shares is None else shares
+        blocks.append(time_blocks(length, own, history, horizon))
+    return [[block[name] for block in blocks] for name in _SHARES]
+
+
+def places(
+    origins: Sequence[Tensor], chosen: Sequence[Sequence[int]], spans: Sequence[Sequence[slice]]
+) -> tuple[Tensor, ...]:
+    """Trajectory and first frame of each split's windows, counted over the whole data."""
+    found = []
+    for starts, own, cut in zip(origins, chosen, spans, strict=True):
+        first = torch.tensor([[number, span.start] for number, span in zip(own, cut, strict=True)])
+        first = first[starts[:, 0]]
+        found.append(torch.stack([first[:, 0], first[:, 1] + starts[:, 1]], 1))
+    return tuple(found)
+
+
 def default_counts(count: int) -> dict[str, int]:
     """Recordings of each split where no shares are given.
 
@@ -115,16 +181,12 @@ def default_time_shares(frames: int, history: int, horizon: int) -> dict[str, fl
     return {"train": 0.8 - fit, "fit": fit, "test": 0.2}
 
 
-def runs(counts: Mapping[str, int]) -> dict[str, slice]:
+def _runs(counts: Mapping[str, int]) -> dict[str, slice]:
     """Neighbouring runs of these lengths."""
     ends = np.cumsum(list(counts.values())).tolist()
     return {
         name: slice(end - size, end) for (name, size), end in zip(counts.items(), ends, strict=True)
     }
-
-    def __repr__(self) -> str:
-        parts = [f"{name}={getattr(self, name)!r}" for name in ("train", "fit", "test")]
-        return f"Splits({', '.join(parts)})"
 
 
 def allot(count: int, shares: Mapping[str, float]) -> dict[str, slice]:

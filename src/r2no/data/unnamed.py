@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 
 from r2no.data.lazy import lazily
-from r2no.data.meshgrids import Plane, find_plane, short_name
 from r2no.data.names import SPACE, role_of_name
+from r2no.data.piv import Plane, find_plane, short_name
 from r2no.errors import DataError, GridMismatchError, ShapeError
 
 SPACE_NAMES = {1: ("x",), 2: ("y", "x"), 3: ("z", "y", "x")}

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from r2no.data.hdf5_checks import LINE, sparse_remedy
+from r2no.data.declared import LINE, SPARSE_REMEDY, check_filled
 from r2no.errors import DataError, FileDamagedError
-from r2no.reading import check_declared, read_json
+from r2no.reading import read_json
 
 _METADATA = (".zarray", ".zgroup", ".zattrs", "zarr.json")
 #: Codecs that turn bytes into bytes, numbers into numbers, or bytes into text.
@@ -51,13 +51,13 @@ def check_zarr(store: Path, *, allow_sparse: bool = False) -> None:
     if allow_sparse:
         return
     where = f"`{store}`"
-    check_declared(where, declared, held, sparse_remedy())
+    check_filled(where, declared, held)
     for line in lines:
         inside = sum(size for path, size in _files(line.path.parent))
-        check_declared(f"`{line.path.parent}`", line.declared, inside, sparse_remedy(), small=LINE)
+        check_filled(f"`{line.path.parent}`", line.declared, inside, small=LINE)
     if chunks > max(_FEW_CHUNKS, 10 * files):
         raise FileDamagedError(
-            f"{where} declares {chunks} chunks but holds {files} files. {sparse_remedy()}"
+            f"{where} declares {chunks} chunks but holds {files} files. {SPARSE_REMEDY}"
         )
 
 

@@ -5,10 +5,9 @@ forecast of the same axes. :func:`wrap` brings a network into that form; :func:`
 :func:`from_exported` open one; :class:`Forecasts` stands in where there is no network at all.
 """
 
-from r2no.operators.exported import from_exported
-from r2no.operators.factory import from_python
 from r2no.operators.forecasts import Forecasts
 from r2no.operators.layout import Layout
+from r2no.operators.opening import from_exported, from_python
 from r2no.operators.weights import check_finite, read_weights
 from r2no.operators.wrapped import WrappedOperator, fitting_layouts, wrap
 

@@ -1,6 +1,7 @@
 """Files of precomputed forecasts: what `r2no.data.open` reads, and what `r2no predict` writes."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,13 @@ import numpy as np
 import xarray
 
 from r2no._types import PathLike
-from r2no.checks import did_you_mean
-from r2no.data.coordinates import read_axis
-from r2no.data.declared import check_file
-from r2no.data.files import find_files, read_file
+from r2no.data.coordinates import check_space, read_axis
+from r2no.data.files import check_file, find_files, read_file
 from r2no.data.forecast_layout import RECORDING
-from r2no.data.names import SPACE, dim_role
+from r2no.data.lazy import LazyTrajectory, Part
+from r2no.data.names import SPACE, assign_roles, check_given, dim_role
 from r2no.data.window import Fields
-from r2no.errors import ConfigError, DataError, GridMismatchError, UnknownNameError
+from r2no.errors import DataError, GridMismatchError
 
 _TRAJECTORY, _TIME, _START, _LEAD = "trajectory", "time", "start", "lead"
 _ROLES = (_TRAJECTORY, _TIME, _START, _LEAD, *SPACE, "channel")
@@ -28,38 +28,31 @@ Opened = tuple[list[Any], list[list[int]] | None]
 Stored = PathLike | Sequence[PathLike]
 
 
-class Stacked:
-    """Variables of one trajectory as one array with the channels last, read when indexed."""
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of files of forecasts.
 
-    def __init__(self, arrays: Sequence[xarray.DataArray]) -> None:
-        self._arrays = list(arrays)
-        self.shape = (*arrays[0].shape, len(arrays))
-        self.ndim = len(self.shape)
-
-    def __getitem__(self, key: int | slice) -> np.ndarray:
-        return np.stack([array[key].values for array in self._arrays], -1)
-
-
-def open_forecasts(
-    source: Stored,
-    names: tuple[str, ...],
-    fields: Fields,
-    *,
-    dims: Mapping[str, str],
-    like: Mapping[str, str],
-    axes: Sequence[str] | None,
-    allow_sparse: bool = False,
-) -> Opened:
-    """Arrays by trajectory, and their starts if the files have them; files follow each other.
-
-    Args:
-        source: File, folder, pattern or list; one file per trajectory, or several in each.
+    Attributes:
         names: Of the variables, in the order of the channels.
         fields: Of the windows that the forecasts are for.
         dims: What dimensions are, where the guess is wrong.
         like: The same of the data, for dimensions that the forecasts share with them.
         axes: Names of the axes of arrays that come without.
         allow_sparse: Whether files may declare values that are not in them.
+    """
+
+    names: tuple[str, ...]
+    fields: Fields
+    dims: Mapping[str, str] = field(default_factory=dict)
+    like: Mapping[str, str] = field(default_factory=dict)
+    axes: Sequence[str] | None = None
+    allow_sparse: bool = False
+
+
+def open_forecasts(source: Stored, wanted: Wanted) -> Opened:
+    """Arrays by trajectory, and their starts if the files have them; files follow each other.
+
+    ``source`` is a file, folder, pattern or list; one file per trajectory, or several in each.
     """
     sources = [source] if isinstance(source, (str, Path)) else list(source)
     if not sources:
@@ -68,7 +61,7 @@ def open_forecasts(
     values: list[Any] = []
     starts: list[list[int]] = []
     for path in paths:
-        found, own = _open_file(path, names, fields, dims, like, axes, allow_sparse)
+        found, own = _open_file(path, wanted)
         values += found
         starts += [] if own is None else own
     if starts and len(starts) != len(values):
@@ -79,16 +72,10 @@ def open_forecasts(
     return values, starts or None
 
 
-def _open_file(
-    path: Path,
-    names: tuple[str, ...],
-    fields: Fields,
-    dims: Mapping[str, str],
-    like: Mapping[str, str],
-    axes: Sequence[str] | None,
-    allow_sparse: bool,
-) -> Opened:
+def _open_file(path: Path, wanted: Wanted) -> Opened:
     """The trajectories of one file, and for issued forecasts where each starts."""
+    names, fields, axes = wanted.names, wanted.fields, wanted.axes
+    allow_sparse = wanted.allow_sparse
     if path.suffix == ".npy" and axes is None:
         check_file(path, "npy", allow_sparse=allow_sparse)
         return [np.lib.format.open_memmap(path, mode="r")], None
@@ -99,7 +86,7 @@ def _open_file(
                 return [archive[name] for name in archive.files], None
     data = read_file(path, axes, names, allow_sparse=allow_sparse)
     arrays = _variables(data, names, path)
-    roles = _roles(data, arrays[0], dims, like, path)
+    roles = _roles(data, arrays[0], wanted, path)
     for name, array in zip(names, arrays, strict=True):
         if set(array.dims) != set(arrays[0].dims):
             raise DataError(
@@ -115,11 +102,12 @@ def _open_file(
         runs = [[a.isel({roles[_TRAJECTORY]: n}) for a in arrays] for n in range(number)]
     else:
         runs = [arrays]
-    stacked = [Stacked([array.transpose(*first, *space) for array in run]) for run in runs]
+    order = (*first, *space)
+    stacked = [LazyTrajectory.of([Part(array.variable) for array in run], order) for run in runs]
     if not issued:
         return stacked, None
     if roles[_START] not in data.coords and "frame" in data.variables:
-        return _of_predictions(data, arrays, (*first, *space), fields.history_frames, path)
+        return _of_predictions(data, arrays, order, fields.history_frames, path)
     return stacked, _starts(data, roles[_START], len(stacked), path)
 
 
@@ -141,36 +129,20 @@ def _variables(data: xarray.Dataset, names: tuple[str, ...], path: Path) -> list
 
 
 def _roles(
-    data: xarray.Dataset,
-    array: xarray.DataArray,
-    dims: Mapping[str, str],
-    like: Mapping[str, str],
-    path: Path,
+    data: xarray.Dataset, array: xarray.DataArray, wanted: Wanted, path: Path
 ) -> dict[str, str]:
     """Role to dimension, as in the data; start and lead besides."""
-    for kind, name in dims.items():
-        if kind not in _ROLES:
-            raise ConfigError(f"`dims` must map {', '.join(_ROLES)} to names, but got {kind!r}.")
-        if name not in array.dims:
-            raise UnknownNameError(
-                f"`dims` says {kind!r} is {name!r}, but the forecasts in `{path}` have no such "
-                f"dimension. {did_you_mean(name, map(str, array.dims))}"
-            )
-    given: dict[str, str] = {
-        name: role for role, name in {**like, **dims}.items() if name in array.dims
-    }
-    roles: dict[str, str] = {}
-    for dim in map(str, array.dims):
-        role: str | None = given.get(dim) or _BY_NAME.get(dim.lower()) or dim_role(data, dim)
-        if role is None or role in roles:
-            what = "of no known kind" if role is None else f"{role} like {roles[role]!r}"
-            raise DataError(
-                f"Dimension {dim!r} of the forecasts in `{path}` is {what}; they have "
-                f"{list(array.dims)}. Say what it is, as in dims={{'lead': {dim!r}}} (one of "
-                f"{', '.join(_ROLES[:-1])})."
-            )
-        roles[role] = dim
-    return roles
+    what = f"the forecasts in `{path}`"
+    check_given(array.dims, wanted.dims, what, roles=_ROLES)
+    named = {**wanted.like, **wanted.dims}
+    given = {role: name for role, name in named.items() if name in array.dims}
+    return assign_roles(
+        array.dims,
+        given,
+        lambda dim: _BY_NAME.get(dim.lower()) or dim_role(data, dim),
+        what,
+        _ROLES,
+    )
 
 
 def _check_roles(roles: Mapping[str, str], names: list[str], fields: Fields, path: Path) -> bool:
@@ -198,22 +170,9 @@ def _check_grid(data: xarray.Dataset, roles: Mapping[str, str], fields: Fields, 
             f"{dict(zip(space, sizes, strict=True))}. Resample them, or say with `dims` which axis "
             "is which."
         )
-    for place, dim in enumerate(space):
-        axis = read_axis(data, dim, increasing=False, where=f"`{path}`")
-        if axis.variable is None or not fields.falling:
-            continue
-        if axis.falls != fields.falling[place]:
-            way = ("grows", "falls")
-            raise GridMismatchError(
-                f"Along {dim!r} the coordinate of the forecasts in `{path}` {way[axis.falls]}, but "
-                f"that of the data {way[fields.falling[place]]}, so the fields would be upside "
-                f"down. Turn one of them round, as in `ds.isel({dim}=slice(None, None, -1))`."
-            )
-        if not np.isclose(axis.step, fields.spacing[place], rtol=1e-2):
-            raise GridMismatchError(
-                f"The forecasts in `{path}` have steps of {axis.step:.6g} along {dim!r}, but the "
-                f"data {fields.spacing[place]:.6g}. Interpolate them to the grid of the data."
-            )
+    if fields.falling:
+        axes = [read_axis(data, dim, increasing=False, where=f"`{path}`") for dim in space]
+        check_space(fields, axes, f"the forecasts in `{path}`", "the data")
 
 
 def _starts(data: xarray.Dataset, dim: str, number: int, path: Path) -> list[list[int]] | None:
@@ -250,9 +209,11 @@ def _of_predictions(
             f"{order[0]!r}."
         )
     number = data.sizes.get(RECORDING, int(owner.max()) + 1)
-    values, starts = [], []
+    values: list[Any] = []
+    starts = []
     for one in range(number):
         rows = np.flatnonzero(owner == one)
-        values.append(Stacked([a.transpose(*order).isel({order[0]: rows}) for a in arrays]))
+        parts = [Part(array.variable.isel({order[0]: rows})) for array in arrays]
+        values.append(LazyTrajectory.of(parts, order))
         starts.append([int(frame[row]) - history + 1 for row in rows])
     return values, starts

@@ -12,7 +12,7 @@ from torch import Tensor
 from r2no import storage
 from r2no.data.window import Windows
 from r2no.errors import DataError, ShapeError
-from r2no.operators.forecast_reading import Stored, open_forecasts
+from r2no.operators.forecast_reading import Stored, Wanted, open_forecasts
 
 
 class Forecasts:
@@ -93,16 +93,15 @@ class Forecasts:
             like: ``dims`` of the data, used for names that the forecasts have too.
             allow_sparse: As in :func:`r2no.data.open`.
         """
-        names = tuple(variables or windows.fields.channels)
-        values, starts = open_forecasts(
-            path,
-            names,
+        wanted = Wanted(
+            tuple(variables or windows.fields.channels),
             windows.fields,
             dims=dims or {},
             like=like or {},
             axes=axes,
             allow_sparse=allow_sparse,
         )
+        values, starts = open_forecasts(path, wanted)
         return cls(windows, values, starts=starts)
 
     def __call__(self, history: Tensor) -> Tensor:
@@ -114,7 +113,7 @@ class Forecasts:
     def fingerprint(self) -> str:
         """A hash of all stored forecasts; reads them once."""
         pieces = [
-            storage.fingerprint(np.asarray(own[number]))
+            storage.fingerprint(_one(own, number))
             for own in self._values
             for number in range(own.shape[0])
         ]
@@ -133,8 +132,7 @@ class Forecasts:
     def _forecast(self, trajectory: int, start: int) -> Tensor:
         own, frames = self._values[trajectory], self.fields.history_frames
         if self._issued:
-            values = own[self._place[trajectory][start]]
-            values = values[: self.fields.horizon_frames]
+            values = _one(own, self._place[trajectory][start])[: self.fields.horizon_frames]
         else:
             first = start + frames
             values = own[first : first + self.fields.horizon_frames]
@@ -198,6 +196,12 @@ class Forecasts:
                 f"There is no forecast for the window of trajectory {trajectory} that starts at "
                 f"frame {start}. Give forecasts for all windows, or fewer windows."
             )
+
+
+def _one(values: Any, number: int) -> np.ndarray:
+    """One frame, or one issued forecast, of arrays that may only know slices."""
+    found: np.ndarray = np.asarray(values[number : number + 1])[0]
+    return found
 
 
 def _key(history: Tensor) -> bytes:

@@ -17,8 +17,7 @@ from r2no.backbones.base import network_class
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
 from r2no.errors import ConfigError, FileDamagedError
-from r2no.operators.exported import from_exported
-from r2no.operators.factory import RECIPE, from_plain, from_python, to_plain
+from r2no.operators.opening import RECIPE, from_exported, from_plain, from_python, to_plain
 from r2no.operators.weights import set_weights
 from r2no.operators.wrapped import WrappedOperator, wrap
 from r2no.training import PhysicalOperator, load_operator, save_operator

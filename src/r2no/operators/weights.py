@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2no import storage
+from r2no import storage, torch_files
 from r2no._types import PathLike
-from r2no.errors import CheckpointMismatchError, FileDamagedError, NonFiniteError
+from r2no.errors import CheckpointMismatchError, FileDamagedError
 from r2no.reading import regular_file
-from r2no.torch_files import dense, distinct, read_torch
+from r2no.torch_files import a_few, dense, is_safetensors, misfits, read_torch
 from r2no.training.operator import operator_state
 
 #: Where files keep their weights, if not alone.
@@ -33,11 +33,8 @@ def read_weights(path: PathLike) -> dict[str, Tensor]:
         NonFiniteError: if a weight is NaN or infinite.
     """
     path = regular_file(path)
-    with path.open("rb") as stream:
-        head = stream.read(9)
-    # the JSON header of safetensors follows its length of eight bytes
-    weights = storage.load_tensors(path)[0] if head[8:] == b"{" else _read_torch(path)
-    _refuse_non_finite(weights, f"`{path}`")
+    weights = storage.load_tensors(path)[0] if is_safetensors(path) else _read_torch(path)
+    torch_files.check_finite(weights, f"`{path}`")
     return weights
 
 
@@ -54,20 +51,10 @@ def fill(network: nn.Module, path: PathLike) -> None:
 def set_weights(network: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
     """As :func:`fill`, from tensors; ``name`` is for messages."""
     expected = operator_state(network)
-    problems = {
-        "missing": [key for key in expected if key not in weights],
-        "unexpected": [key for key in weights if key not in expected],
-        "of another shape": [
-            f"{key} {tuple(weights[key].shape)} for {tuple(value.shape)}"
-            for key, value in expected.items()
-            if key in weights and weights[key].shape != value.shape
-        ],
-    }
-    if any(problems.values()):
-        listed = "; ".join(f"{kind}: {_few(keys)}" for kind, keys in problems.items() if keys)
+    if problems := misfits(expected, weights, types=False):
         raise CheckpointMismatchError(
-            f"`{name}` does not fit the network. {listed}. Build the network with the arguments "
-            "it was trained with."
+            f"`{name}` does not fit the network. It has {problems}. Build the network with the "
+            "arguments it was trained with."
         )
     with torch.no_grad():
         for key, value in expected.items():
@@ -80,16 +67,7 @@ def check_finite(network: nn.Module) -> None:
     Raises:
         NonFiniteError: naming the tensors.
     """
-    _refuse_non_finite(operator_state(network), "`network`")
-
-
-def _refuse_non_finite(weights: Mapping[str, Tensor], name: str) -> None:
-    bad = [key for key, value in weights.items() if not torch.isfinite(distinct(value)).all()]
-    if bad:
-        raise NonFiniteError(
-            f"{name} holds NaN or infinity in {_few(bad)}. Its training diverged or the file is "
-            "damaged; use an earlier checkpoint."
-        )
+    torch_files.check_finite(operator_state(network), "`network`")
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
@@ -110,7 +88,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     if not isinstance(entries, Mapping) or not entries or rest:
         raise FileDamagedError(
             f"`{path}` must hold tensors by name, alone or under {', '.join(_KEYS)}, but holds a "
-            f"`{type(content).__name__}`{f' with {_few(rest)}' if rest else ''}. Save "
+            f"`{type(content).__name__}`{f' with {a_few(rest)}' if rest else ''}. Save "
             "`network.state_dict()` instead of the whole object."
         )
     return {
@@ -118,8 +96,3 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
         for key, value in entries.items()
         if isinstance(value, Tensor)
     }
-
-
-def _few(keys: list[Any], most: int = 4) -> str:
-    more = f" and {len(keys) - most} more" if len(keys) > most else ""
-    return ", ".join(f"`{key}`" for key in keys[:most]) + more

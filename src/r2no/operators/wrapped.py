@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from r2no import devices
+from r2no._repr import first_line
 from r2no._types import Field, History, Operator
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
@@ -117,11 +118,10 @@ class WrappedOperator(nn.Module):
             ) from None
 
     def _refused(self, packed: Tensor, error: Exception) -> LayoutError:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         return LayoutError(
             f"`network` failed on an input of shape {tuple(packed.shape)}, which is layout "
             f"{str(self.layout)!r} of {self.frames} frame(s) of channels "
-            f"{self._input_channels()}: {lines[0]}. {self._advice()}"
+            f"{self._input_channels()}: {first_line(error)}. {self._advice()}"
         )
 
     def _wrong_frames(self, frames: int) -> ShapeError:

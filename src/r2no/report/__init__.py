@@ -5,10 +5,19 @@ file, ``write_report`` does both (M9, M10).
 """
 
 from r2no.report.content import collect
-from r2no.report.curves import Curve, Labels, plot_channels, plot_curves, plot_frames
 from r2no.report.data import Evaluation, ReportData, store_evaluation, stored_evaluation
 from r2no.report.page import render, write_report
-from r2no.report.plots import plot_depth_bands, plot_fields, plot_regions, plot_retention
+from r2no.report.plots import (
+    Curve,
+    Labels,
+    plot_channels,
+    plot_curves,
+    plot_depth_bands,
+    plot_fields,
+    plot_frames,
+    plot_regions,
+    plot_retention,
+)
 from r2no.report.watch import ScoringWatch, evaluate
 
 __all__ = [

@@ -7,15 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from r2no.ensemble import FittedEnsemble, on_plane
-from r2no.ensemble.columns import lead_slices
-from r2no.report.effects import by_lead, effects
+from r2no.ensemble import Columns, FittedEnsemble, on_plane
+from r2no.ensemble.columns import BASE, PARTNER, REPAIR, group_of, lead_slices, repair_label
+from r2no.ensemble.ridge import quadratic_error
 from r2no.report.packing import pack, pack_floats, pack_numbers, rounded
-from r2no.report.weight_tables import group_rows, weight_tables
+from r2no.report.wording import group_name, named
 from r2no.spectral import FourierCells
 
 #: A nested fit is shown on cells at least this fine (bands, sectors), if its finest allow.
 _LEAST = (16, 8)
+_SHIFTED = "shifted ¼ wave"
 
 
 def cells_json(ensemble: FittedEnsemble, names: list[str], *, frames: int) -> dict[str, Any]:
@@ -137,3 +138,121 @@ def _describe(cells: FourierCells, cell: int) -> dict[str, Any]:
         "angle": [round(sector * turn, 2), round((sector + 1) * turn, 2)],
         "size": int(cells.sizes[cell]),
     }
+
+
+def effects(ensemble: FittedEnsemble, leads: int) -> dict[str, Tensor]:
+    """Gain, change, share and parts by (lead time, channel, cell), as :func:`by_lead` arranges.
+
+    ``gain``, ``change`` and ``share`` are those of :class:`r2no.ensemble.Retention`. ``parts``,
+    with one more axis for the groups of columns, is each group's share of what the weights move:
+    the energy of Σ_j w_j P_b c_j over its columns, against the sum over groups. All are NaN where
+    nothing is known: in cells without error, and everywhere if the sums are not kept.
+
+    Args:
+        ensemble: Fitted.
+        leads: Groups of lead time inside its channel axis.
+    """
+    groups = ensemble.columns.groups()
+    if ensemble.sums is None:
+        unknown = by_lead(torch.full(ensemble.weights.shape[:2], torch.nan), leads)
+        parts = unknown[..., None].expand(*unknown.shape, len(groups))
+        return {"gain": unknown, "change": unknown, "share": unknown, "parts": parts}
+    sums, weights = ensemble.sums.total(), ensemble.weights
+    gram, before = sums.gram[0], sums.energy[0]
+    base = gram[..., -1, -1] if ensemble.columns.base else torch.full_like(before, torch.nan)
+    moved = torch.stack([_energy(weights, gram, places) for places in groups.values()], -1)
+    energies = (before, quadratic_error(sums.moments[0], weights), _energy(weights, gram), base)
+    error, after, repair, source = (by_lead(values, leads) for values in energies)
+    moved = by_lead(moved, leads)
+    nothing = error <= 0
+    return {
+        "gain": torch.where(nothing, torch.nan, 1 - after / error.clamp_min(1e-300)),
+        "change": torch.where(nothing | ~(source > 0), torch.nan, (repair / source).sqrt()),
+        "share": torch.where(nothing, torch.nan, error / before.sum().clamp_min(1e-300)),
+        "parts": moved / moved.sum(-1, keepdim=True),  # 0 / 0 where nothing is moved
+    }
+
+
+def _energy(weights: Tensor, gram: Tensor, places: list[int] | None = None) -> Tensor:
+    """‖Σ_j w_j P_b c_j‖² by cell and channel, over all columns or some."""
+    if places is not None:
+        weights, gram = weights[..., places], gram[..., places, :][..., places]
+    energy: Tensor = torch.einsum("bci,bcij,bcj->bc", weights, gram, weights).clamp_min(0)
+    return energy
+
+
+def by_lead(values: Tensor, leads: int, *, mean: bool = False) -> Tensor:
+    """(cell, channel and lead time, ...) as (lead time, channel, cell, ...).
+
+    With several groups of lead time, all of them together come first: their sum, or their mean.
+    """
+    parts: Tensor = values.unflatten(1, (-1, leads)).movedim(0, 1).movedim(2, 0)
+    if leads == 1:
+        return parts
+    whole = parts.mean(0, keepdim=True) if mean else parts.sum(0, keepdim=True)
+    return torch.cat([whole, parts])
+
+
+def group_rows(columns: Columns) -> list[dict[str, Any]]:
+    """Every group: its words, and the places of its columns and of their quadrature partners.
+
+    A group ``replaces`` the source by as much as its weights say; repairs are the source, moved a
+    little, so that large weights on them take nothing of it away.
+    """
+    rows = []
+    for name, places in columns.groups().items():
+        title, note = group_name(name)
+        shifted = [place for place in places if columns.labels[place].startswith(PARTNER)]
+        own = [place for place in places if place not in shifted]
+        row = {"name": name, "title": title, "note": note, "own": own, "shifted": shifted}
+        rows.append({**row, "replaces": name != REPAIR})
+    return rows
+
+
+def weight_tables(columns: Columns) -> list[dict[str, Any]]:
+    """A table of places for each group: members by depths for repairs, a row per column else.
+
+    A place that is None is an empty field.
+    """
+    tables = []
+    for name in columns.groups():
+        rows = _repair_rows(columns) if name == REPAIR else _rows(columns, name)
+        heads = [f"depth {d}" for d in columns.depths] if name == REPAIR else ["weight", _SHIFTED]
+        if all(row["places"][-1] is None for row in rows):  # no partners
+            heads = heads[:1]
+            rows = [{**row, "places": row["places"][:1]} for row in rows]
+        tables.append({"title": group_name(name)[0], "heads": heads, "rows": rows})
+    return tables
+
+
+def _repair_rows(columns: Columns) -> list[dict[str, Any]]:
+    """A row per member, and one for its quadrature partners where it has some."""
+    rows = []
+    for member in range(columns.members):
+        for before, words in (("", ""), (PARTNER, f", {_SHIFTED}")):
+            labels = [before + repair_label(member, depth) for depth in columns.depths]
+            places = [columns.place(label) for label in labels]
+            if any(place is not None for place in places):
+                rows.append({"name": f"member {member + 1}{words}", "places": places})
+    return rows
+
+
+def _rows(columns: Columns, group: str) -> list[dict[str, Any]]:
+    """A row per forecast: its column, and its partner's."""
+    labels = [
+        label
+        for label in columns.labels
+        if group_of(label) == group and not label.startswith(PARTNER)
+    ]
+    return [
+        {"name": _column(label), "places": [columns.place(label), columns.place(PARTNER + label)]}
+        for label in labels
+    ]
+
+
+def _column(label: str) -> str:
+    """A column in words."""
+    group, _, which = label.partition(":")
+    if group == "recall":
+        return "last frame" if which == "1" else named(label).removeprefix("the ")
+    return "the source, taken away" if group == BASE else which or label

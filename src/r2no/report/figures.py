@@ -1,22 +1,34 @@
-"""The page's charts and static pictures, one function each."""
+"""The page's charts and static pictures, one function each, and the colours that they share."""
 
 import base64
+import io
 import math
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
+from matplotlib import colormaps
+from matplotlib.image import imsave
 
 from r2no.report.charts import Axes, Bar, Line, bar_chart, interval_chart, line_chart
-from r2no.report.colours import group_colour, group_picture, picture
 from r2no.report.data import Evaluation, ReportData
-from r2no.report.packing import unpack
+from r2no.report.packing import unpack, unpack_numbers
 from r2no.report.wording import ROLES, counted, group_name, named, worth_in_words
 
 _FORECASTS = ("source", "r2no")
 
 #: Share of the errors within the colour scale; the rest, often outliers of measurement, is clipped.
 _COVERED = 0.995
+
+_STEPS = 128
+
+#: What is drawn with which table (signed: orange below zero, purple above); all three can be read
+#: with colour-vision deficiencies.
+TABLES = {"field": "viridis", "signed": "PuOr", "amount": "cividis"}
+
+#: Of groups of columns, in order; those beyond share the last. Told apart with colour-vision
+#: deficiencies (after Okabe and Ito).
+_GROUPS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#56b4e9", "#d55e00", "#8a8a8a")
 
 _STYLES = {"source": 0, "irno": 1, "r2no": 2, "target": 5}
 
@@ -196,7 +208,7 @@ def _hundred(share: float | None) -> float | None:
 def retention_pictures(data: ReportData) -> list[dict[str, Any]]:
     """The map of each channel as a picture, for pages without script."""
     found = data.retention
-    plane = _numbers(found["plane"])
+    plane = unpack_numbers(found["plane"])
     reach = gain_reach(found)
     return [
         {
@@ -247,9 +259,49 @@ def example_pictures(evaluation: Evaluation) -> tuple[dict[str, Any], list[dict[
     return shown, scales
 
 
-def _numbers(packed: dict[str, Any]) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(packed["data"]), "<u2").reshape(packed["shape"])
-
-
 def _floats(values: list[float | None]) -> np.ndarray:
     return np.array([np.nan if value is None else value for value in values])
+
+
+def group_colour(number: int) -> str:
+    """Colour of a group of columns by its number."""
+    return _GROUPS[min(number, len(_GROUPS) - 1)]
+
+
+def group_picture(numbers: np.ndarray) -> str:
+    """As :func:`picture`, of numbers of groups."""
+    finite = np.isfinite(numbers)
+    colours = np.array([list(bytes.fromhex(colour[1:])) for colour in _GROUPS], dtype=np.uint8)
+    codes = np.clip(np.where(finite, numbers, 0).astype(int), 0, len(_GROUPS) - 1)
+    return _png(np.dstack([colours[codes], np.where(finite, 255, 0).astype(np.uint8)]))
+
+
+def table(name: str) -> np.ndarray:
+    """128 colours as bytes, (step, RGB)."""
+    return colormaps[TABLES[name]](np.linspace(0, 1, _STEPS), bytes=True)[:, :3]
+
+
+def table_text(name: str) -> str:
+    """The table as hexadecimal digits, six a colour."""
+    return table(name).tobytes().hex()
+
+
+def picture(values: np.ndarray, name: str, low: float, high: float) -> str:
+    """A PNG as a data address, one pixel a value; missing values are transparent."""
+    finite = np.isfinite(values)
+    place = (np.where(finite, values, low) - low) / ((high - low) or 1.0)
+    codes = np.clip((place * _STEPS).astype(int), 0, _STEPS - 1)
+    alpha = np.where(finite, 255, 0).astype(np.uint8)
+    return _png(np.dstack([table(name)[codes], alpha]))
+
+
+def _png(pixels: np.ndarray) -> str:
+    """Pixels as a data address."""
+    buffer = io.BytesIO()
+    imsave(buffer, pixels, format="png", metadata={"Software": "r2no"})
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def ramp(name: str) -> str:
+    """The table as a PNG one pixel high, for a colour bar."""
+    return picture(np.linspace(0, 1, _STEPS)[None], name, 0.0, 1.0)

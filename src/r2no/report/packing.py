@@ -49,6 +49,11 @@ def pack_numbers(values: Tensor) -> dict[str, Any]:
     return {"shape": list(array.shape), "data": _text(array, "<u2")}
 
 
+def unpack_numbers(packed: dict[str, Any]) -> np.ndarray:
+    """Inverse of :func:`pack_numbers`."""
+    return np.frombuffer(base64.b64decode(packed["data"]), "<u2").reshape(packed["shape"])
+
+
 def _text(array: np.ndarray, kind: str) -> str:
     return base64.b64encode(np.ascontiguousarray(array.astype(kind)).tobytes()).decode("ascii")
 

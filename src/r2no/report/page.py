@@ -17,16 +17,15 @@ from r2no.adaptation import AdaptedModel, StoredModel
 from r2no.data.window import Windows
 from r2no.progress import SILENT, Reporter
 from r2no.report import figures, sureness
-from r2no.report.colours import TABLES, ramp, table_text
 from r2no.report.content import collect
 from r2no.report.data import Evaluation, ReportData
 from r2no.report.packing import clean, minus
-from r2no.report.sentences import headline
 from r2no.report.wording import (
     METRICS,
     ROLES,
     common_unit,
     contribution_rows,
+    headline,
     in_order,
     metrics_of,
     named,
@@ -52,7 +51,7 @@ def render(data: ReportData) -> str:
         script=Markup(script),
         payload=_payload(data),
         roles={} if data.evaluation is None else {r: ROLES[r] for r in data.evaluation.roles},
-        ramps={name: ramp(name) for name in TABLES},
+        ramps={name: figures.ramp(name) for name in figures.TABLES},
         retention_pictures=figures.retention_pictures(data),
         groups=figures.group_legend(data),
         named=named,
@@ -155,7 +154,7 @@ def _payload(data: ReportData) -> Markup:
         },
         "example": None if evaluation is None else evaluation.example,
         "scales": None if evaluation is None else figures.example_pictures(evaluation)[1],
-        "tables": {name: table_text(name) for name in TABLES},
+        "tables": {name: figures.table_text(name) for name in figures.TABLES},
     }
     text = json.dumps(clean(content), separators=(",", ":"), allow_nan=False)
     for sign in "<>&\u2028\u2029":

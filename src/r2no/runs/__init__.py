@@ -1,15 +1,15 @@
 """Your own operator and your own measurements, from one YAML file to an artifact."""
 
+from r2no.runs.calibration import Finding
 from r2no.runs.config import (
     DataConfig,
     OwnConfig,
     SourceConfig,
+    config_schema,
     read_own_config,
 )
-from r2no.runs.doctor import Finding, examine
-from r2no.runs.evaluate import evaluate_own
-from r2no.runs.run import run_own_adaptation
-from r2no.runs.schema import config_schema
+from r2no.runs.doctor import examine
+from r2no.runs.run import evaluate_own, run_own_adaptation
 from r2no.runs.task import Task, open_task
 
 __all__ = [

@@ -4,6 +4,7 @@ import math
 import os
 import resource
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -31,11 +32,19 @@ from r2no.errors import NonFiniteError
 from r2no.repair_loop import RepairUNet
 from r2no.training.backbone import fit_normalisers
 
-Row = tuple[Literal["ok", "warn", "fail"], str, str]
 _GROUPS = 16  # blocks of the fit split that sums are kept of, at most
 _SCORED = 2  # a window that is scored costs so many that are fitted: all readouts, all metrics
 _FINISH = 6.0  # seconds for artifact, evaluation and report
 _ADAM = 4  # weights, gradients and two moments
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: how it went, what was found and, if it is not well, what to do."""
+
+    level: Literal["ok", "warn", "fail"]
+    check: str
+    message: str
 
 
 class _Costs(NamedTuple):
@@ -47,7 +56,9 @@ class _Costs(NamedTuple):
     fit: float
 
 
-def calibrate(source: Operator, splits: Splits, settings: AdaptSettings, out: Path) -> list[Row]:
+def calibrate(
+    source: Operator, splits: Splits, settings: AdaptSettings, out: Path
+) -> list[Finding]:
     """Run source, one repair step with gradient and one accumulation; estimate the whole run."""
     if settings.minutes is not None:
         settings = within_reach(settings, splits.train)
@@ -72,7 +83,7 @@ def calibrate(source: Operator, splits: Splits, settings: AdaptSettings, out: Pa
     rollout, fit = _fit_times(source, splits, step.loops(), settings)
     costs = _Costs(source_time / batch, step_time, rollout, fit)
     return [
-        ("ok", "one step", f"Loss {loss:.4g} and finite gradients on a batch of {batch}."),
+        Finding("ok", "one step", f"Loss {loss:.4g} and finite gradients on a batch of {batch}."),
         _time_row(costs, splits, settings),
         _disk_row(step.module, splits, settings, out),
         _memory_row(splits, settings),
@@ -106,10 +117,10 @@ def _fit_times(
     return rollout_seconds(loops, window, forecast), fit / len(forecast)
 
 
-def _time_row(costs: _Costs, splits: Splits, settings: AdaptSettings) -> Row:
+def _time_row(costs: _Costs, splits: Splits, settings: AdaptSettings) -> Finding:
     """How long the run would take, from the timed pieces."""
     if settings.minutes is not None:
-        return (
+        return Finding(
             "ok",
             "time",
             f"{settings.minutes:g} minutes, as asked for: a model without modules at once, then "
@@ -126,7 +137,7 @@ def _time_row(costs: _Costs, splits: Splits, settings: AdaptSettings) -> Row:
         + len(splits.test) * costs.source
         + _FINISH
     )
-    return (
+    return Finding(
         "ok",
         "time",
         f"About {duration(seconds)} on this machine: {settings.members} module(s) of {updates} "
@@ -135,7 +146,7 @@ def _time_row(costs: _Costs, splits: Splits, settings: AdaptSettings) -> Row:
     )
 
 
-def _disk_row(module: RepairUNet, splits: Splits, settings: AdaptSettings, out: Path) -> Row:
+def _disk_row(module: RepairUNet, splits: Splits, settings: AdaptSettings, out: Path) -> Finding:
     """How much the run would write, against what is free."""
     cache = forecast_bytes(splits.fit.fields, len(splits.train) + len(splits.fit))
     weights = 4 * sum(parameter.numel() for parameter in module.parameters())
@@ -145,22 +156,22 @@ def _disk_row(module: RepairUNet, splits: Splits, settings: AdaptSettings, out: 
     free = shutil.disk_usage(place).free
     text = f"About {size(needed)} in `{out}` ({size(cache)} of source forecasts), {size(free)} free"
     if needed > free:
-        return "fail", "disk", f"{text}. Free some space or set `out` to another disk."
-    return "ok", "disk", f"{text}."
+        return Finding("fail", "disk", f"{text}. Free some space or set `out` to another disk.")
+    return Finding("ok", "disk", f"{text}.")
 
 
-def _memory_row(splits: Splits, settings: AdaptSettings) -> Row:
+def _memory_row(splits: Splits, settings: AdaptSettings) -> Finding:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     needed = peak * settings.jobs + _sums_bytes(splits, settings)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     text = f"About {size(needed)} of {size(total)}, measured with one batch of each kind"
     if needed > 0.9 * total:
-        return (
+        return Finding(
             "warn",
             "memory",
             f"{text}. Lower `batch_size` or `jobs`, or set `repair.checkpointing`.",
         )
-    return "ok", "memory", f"{text}."
+    return Finding("ok", "memory", f"{text}.")
 
 
 def _sums_bytes(splits: Splits, settings: AdaptSettings) -> int:

@@ -1,5 +1,6 @@
-"""The config of an adaptation of your own: data, source, settings, where to put it."""
+"""The config of an adaptation of your own: data, source, settings, where to put it; its schema."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -10,10 +11,13 @@ from pydantic import BaseModel, Field, model_validator
 from r2no._types import Number, PathLike
 from r2no.adaptation import AdaptSettings
 from r2no.adaptation.minutes import DEFAULT_MINUTES
-from r2no.data.flags import read_mask
+from r2no.data.gaps import read_mask
 from r2no.data.normalise import Normaliser
-from r2no.runs.config_file import read_yaml
 from r2no.settings import changed, valid
+from r2no.yaml_text import read_yaml
+
+_KINDS = ("python", "exported", "backbone", "forecasts")  # of sources
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class SplitConfig(BaseModel, frozen=True, extra="forbid"):
@@ -214,9 +218,6 @@ class OwnConfig(BaseModel, frozen=True, extra="forbid", title="r2no adapt"):
         return changed(self.adapt, minutes=DEFAULT_MINUTES)
 
 
-_KINDS = ("python", "exported", "backbone", "forecasts")
-
-
 def read_own_config(path: PathLike, overrides: Mapping[str, Any] | None = None) -> OwnConfig:
     """Read a YAML file and put ``overrides`` (``out``, ``members``, ``minutes``, ``seed``) on top.
 
@@ -229,3 +230,33 @@ def read_own_config(path: PathLike, overrides: Mapping[str, Any] | None = None) 
     if given:
         values["adapt"] = {**(values.get("adapt") or {}), **given}
     return valid(OwnConfig, values, f"`{path}`")
+
+
+def config_schema() -> dict[str, Any]:
+    """What a config of ``r2no adapt`` and ``r2no doctor`` may hold.
+
+    Descriptions that come from docstrings are freed of the docs' markup, and titles that only
+    repeat a key are left out, since editors show both.
+    """
+    found: dict[str, Any] = _plain(OwnConfig.model_json_schema())
+    return {"$schema": _DIALECT, **found}
+
+
+def _plain(value: Any) -> Any:
+    """A part of the schema with plain texts, all the way down."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    plain = {key: _plain(item) for key, item in value.items()}
+    if isinstance(plain.get("properties"), dict):
+        for part in plain["properties"].values():
+            part.pop("title", None)
+    if isinstance(text := plain.get("description"), str):
+        plain["description"] = _words(text)
+    return plain
+
+
+def _words(text: str) -> str:
+    without_roles = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`")
+    return " ".join(without_roles.split())

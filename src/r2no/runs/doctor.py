@@ -3,9 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,9 +25,9 @@ from r2no.errors import (
 from r2no.locks import sole_writer
 from r2no.operators import WrappedOperator, fitting_layouts
 from r2no.operators.wrapped import rewrapped
-from r2no.runs.calibration import calibrate
+from r2no.runs.calibration import Finding, calibrate
 from r2no.runs.config import OwnConfig
-from r2no.runs.place import check_begun, check_place, replaces
+from r2no.runs.run import check_begun, check_place, replaces
 from r2no.runs.task import open_measurements, open_source, split
 from r2no.scoring import Rmse, score
 from r2no.training import Persistence, operator_fingerprint
@@ -38,16 +36,6 @@ from r2no.training.operator import SAME_ANSWER
 _LOOK = 8  # windows that sources are compared on
 _JUDGING = 30  # seconds that the comparison of layouts may take
 _AUDITED = 2 * 2**30  # bytes up to which frames are compared without being asked
-Level = Literal["ok", "warn", "fail"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check: how it went, what was found and, if it is not well, what to do."""
-
-    level: Level
-    check: str
-    message: str
 
 
 def examine(config: OwnConfig, *, full: bool = False) -> Iterator[Finding]:
@@ -108,8 +96,8 @@ def _examine(config: OwnConfig, full: bool) -> Iterator[Finding]:
     if isinstance(source, WrappedOperator):
         yield _other_layouts(source, splits.fit)
     with _checking("one step"):
-        rows = calibrate(source, splits, config.settings, config.out)
-    yield from (Finding(*row) for row in rows)
+        findings = calibrate(source, splits, config.settings, config.out)
+    yield from findings
 
 
 def _place(config: OwnConfig) -> Finding:

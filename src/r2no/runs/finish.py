@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from r2no import devices, ranks, storage
-from r2no._types import Operator
 from r2no.adaptation import AdaptedModel, further_forecasts, readouts, score_readouts
 from r2no.adaptation.model import versions
 from r2no.data.audit import audit_splits
@@ -42,7 +41,6 @@ def finish(
     artifact: Path,
     *,
     more_readouts: Mapping[str, FittedEnsemble] | None = None,
-    operators: Mapping[str, Operator] | None = None,
     title: str = "",
     command: str = "",
     reporter: Reporter,
@@ -57,7 +55,6 @@ def finish(
         splits: By name, all that take part in the audit; ``test`` is scored.
         artifact: Folder to save in; ``report.html`` goes beside it.
         more_readouts: Scored as well, by name.
-        operators: Scored as well, by name.
         title: Of the page.
         command: What the page names as its origin.
         reporter: Where progress is shown.
@@ -69,7 +66,7 @@ def finish(
         model,
         test,
         {**further_forecasts(model), **readouts(model), **(more_readouts or {})},
-        operators={"persistence": persistence, **(operators or {})},
+        operators={"persistence": persistence},
         observers=[watch],
         reporter=reporter,
     )

@@ -1,16 +1,28 @@
-"""Adapt your own operator: a run that resumes, scores itself on the test split and says so."""
+"""A config as a run: adapt, save, score, report; score its artifact again; the run's folder.
 
+A run resumes what it finds in its folder, if that is of the same data, source and repair modules.
+"""
+
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from r2no import devices
-from r2no.adaptation import AdaptedModel, adapt
+from r2no import devices, storage
+from r2no.adaptation import AdaptedModel, adapt, load, score_readouts
+from r2no.adaptation.model import versions
+from r2no.adaptation.stored import read_manifest
+from r2no.data.window import Windows
+from r2no.errors import ConfigError, FileDamagedError, FingerprintError, StorageError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
 from r2no.runs.config import OwnConfig
-from r2no.runs.finish import ARTIFACT, finish, summarise
-from r2no.runs.place import check_begun, check_place, remember, replaces
-from r2no.runs.task import open_task
+from r2no.runs.finish import ARTIFACT, SUMMARY, finish, summarise
+from r2no.runs.task import open_measurements, open_source, open_task, split
+from r2no.settings import changed
+from r2no.training import Persistence
+
+_BEGUN = "config.json"
 
 
 def run_own_adaptation(
@@ -59,3 +71,157 @@ def _run(config: OwnConfig, reporter: Reporter, command: str) -> Path:
     found = finish(model, parts, config.out / ARTIFACT, command=command, reporter=reporter)
     summarise(dumped, model, found)
     return found.artifact
+
+
+def evaluate_own(
+    folder: Path,
+    *,
+    name: str = "test",
+    trust_source: bool = False,
+    device: str = "auto",
+    batch_size: int | None = None,
+    reporter: Reporter = SILENT,
+) -> dict[str, Any]:
+    """Scores of persistence, source and model on a split of the data the artifact was made from.
+
+    ``batch_size`` is that of the artifact's settings unless it is given. The data are read anew; a
+    fingerprint other than the artifact's is reported, not refused.
+
+    Raises:
+        ConfigError: for another name, or an artifact that ``r2no adapt`` did not make, since only
+            that keeps the config.
+    """
+    if name not in ("train", "fit", "test"):
+        raise ConfigError(f"`split` must be train, fit or test, but got {name!r}.")
+    provenance = read_manifest(folder)["provenance"]
+    if "config" not in provenance:
+        raise ConfigError(
+            f"`{folder}` keeps no config of `r2no adapt`, so its data are not known. Score it in "
+            "Python, with `r2no.load(...).evaluate(windows)`."
+        )
+    config = OwnConfig(**provenance["config"])
+    measurements = open_measurements(config.data)
+    splits = split(config.data, measurements)
+    source = None
+    if config.source.kind == "forecasts":
+        source = open_source(config, splits)
+    model = load(folder, source, trust_source=trust_source, device=device)
+    if batch_size is not None:
+        model = replace(model, settings=changed(model.settings, batch_size=batch_size))
+    reporter.say(f"Computing on {devices.describe(model.device)}.")
+    windows: Windows = getattr(splits, name)
+    return {
+        "scores": _score(model, windows, reporter),
+        "split": name,
+        "windows": len(windows),
+        "measured": [windows.fields.channels[c] for c in windows.fields.measured],
+        "same_data": splits.fit.fingerprint == provenance["fit"],
+        "device": devices.describe(model.device),
+        "versions": versions(),
+    }
+
+
+def _score(
+    model: AdaptedModel, windows: Windows, reporter: Reporter
+) -> dict[str, dict[str, float]]:
+    """All metrics of persistence, source and model."""
+    fields = windows.fields
+    persistence = Persistence(fields.horizon_frames, len(fields.channels))
+    scores, _ = score_readouts(
+        model,
+        windows,
+        {"r2no": model.ensemble},
+        operators={"persistence": persistence},
+        reporter=reporter,
+    )
+    return scores
+
+
+def check_place(out: Path) -> None:
+    """Refuse a folder that cannot be made or written.
+
+    Raises:
+        StorageError: if a file is in the way, or there is no permission.
+    """
+    place = next(one for one in (out, *out.absolute().parents) if os.path.lexists(one))
+    if not place.is_dir():
+        raise StorageError(
+            f"`out` is `{out}`, but `{place}` is a file, not a folder. Choose another `out`."
+        )
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise StorageError(
+            f"`out` is `{out}`, but you may not write in `{place}`. Choose another `out`."
+        )
+
+
+def remember(config: OwnConfig) -> None:
+    """Note what the work in the folder is of."""
+    storage.write_json(config.out / _BEGUN, config.model_dump(mode="json"))
+
+
+def check_begun(config: OwnConfig) -> None:
+    """Refuse a folder with the work of other data, another source or other repair modules.
+
+    Raises:
+        FingerprintError: naming what differs.
+    """
+    before, now = _stored(config.out), config.model_dump(mode="json")
+    if before is None or not (config.out / "work").is_dir():
+        return
+    different = [
+        f"`{name}` was {old!r} and is {new!r}"
+        for part in ("data", "source", "adapt.repair")
+        for name, old, new in _differences(part, _under(before, part), _under(now, part))
+    ]
+    if different:
+        raise FingerprintError(
+            f"`{config.out}` holds the work of another config: {'; '.join(different[:3])}. Choose "
+            f"another `out`, or remove `{config.out / 'work'}` to begin anew."
+        )
+
+
+def replaces(config: OwnConfig) -> str | None:
+    """What to say if an artifact of other settings lies in the folder."""
+    before, now = _stored(config.out), config.model_dump(mode="json")
+    if before is None or not (config.out / ARTIFACT).exists():
+        return None
+    different = [name for name, _, _ in _differences("adapt", before.get("adapt"), now["adapt"])]
+    if not different:
+        return None
+    return (
+        f"`{config.out / ARTIFACT}` was made with other settings ({', '.join(different[:3])}) and "
+        "will be replaced. Set `out` to another folder to keep it."
+    )
+
+
+def _stored(out: Path) -> dict[str, Any] | None:
+    """The config that the folder was begun with."""
+    for name, key in ((_BEGUN, None), (SUMMARY, "config")):
+        if not (out / name).is_file():
+            continue
+        try:
+            content = storage.read_json(out / name)
+        except FileDamagedError:
+            continue
+        found = content if key is None or not isinstance(content, dict) else content.get(key)
+        if isinstance(found, dict):
+            return found
+    return None
+
+
+def _under(content: Any, path: str) -> Any:
+    for part in path.split("."):
+        content = content.get(part) if isinstance(content, dict) else None
+    return content
+
+
+def _differences(name: str, old: Any, new: Any) -> list[tuple[str, Any, Any]]:
+    """Keys that both have with other values; a key that only one knows is of another version."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            found
+            for key in old
+            if key in new
+            for found in _differences(f"{name}.{key}", old[key], new[key])
+        ]
+    return [] if old == new else [(name, old, new)]

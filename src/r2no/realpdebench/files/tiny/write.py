@@ -14,7 +14,8 @@ from r2no.realpdebench.files.tiny import tables
 from r2no.realpdebench.files.tiny.fields import flame, wake
 from r2no.realpdebench.files.tiny.plans import PLANS, tiny_system
 from r2no.realpdebench.systems import KINDS, LAYOUTS, SYSTEMS
-from r2no.storage import scratch_folder, take_place, write_json
+from r2no.replacing import take_place
+from r2no.storage import scratch_folder, write_json
 
 _VERSION = {
     "data_version": "2.0.1",
