@@ -1,27 +1,32 @@
 """Roll-out and training step against a plain eager loop of the same module (DESIGN section 5).
 
-    python -m benchmarks.rollout [--repeats 3] [--brief]
+    python -m benchmarks.rollout [--repeats 5] [--widths] [--brief]
 
 The plain loop is what one would write first: concatenate history and estimate along the channel
-axis at every step, contiguous layout, BatchNorm kept. Memory is the growth of the process's peak,
-each variant in a process of its own.
+axis at every step, contiguous layout, BatchNorm kept. Loops are timed by the wall and by processor
+time, alternating, medians; their results must agree to 1e-5. Memory is the growth of the process's
+peak, each variant in a process of its own. ``--widths`` only compares the prepared levels of folded
+modules of several widths with their plain ones.
 """
 
 import argparse
 import statistics
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from benchmarks import parser, peak_megabytes, print_conditions, seconds, share
+from benchmarks import parser, peak_megabytes, print_conditions, share
 from r2no import RepairUNet
-from r2no.repair_loop import RepairObjective, repair, spectral_weight
+from r2no.repair_loop import RepairObjective, inference, repair, spectral_weight
 
 CHANNELS, STEPS, BATCH = 3, 12, 2
 MEASURED = [0, 1]
+AGREED = 1e-5
 KINDS = ("plain", "ours", "checkpointed")
 
 
@@ -129,7 +134,39 @@ def roll_outs(size, repeats):
         "ours": lambda: repair(fast, history, source),
     }
     difference = float((loops["plain"]() - loops["ours"]()).abs().max())
+    if difference > AGREED:
+        raise SystemExit(f"The loops differ by {difference:.1e}, more than {AGREED:.0e}.")
     return medians(loops, repeats), difference
+
+
+@torch.no_grad()
+def compare_widths(size, repeats):
+    """Print the time of prepared levels next to plain ones, by width."""
+    print("| width | plain levels, s | prepared, s | prepared / plain |\n|---|---|---|---|")
+    for width in (4, 8, 16, 32):
+        module, (history, source, _) = build(Size(size.grid, size.frames, width), False)
+        plain, fast = module.folded(), module.folded()
+        plain._kept = None
+        loops = {
+            "plain": lambda m=plain, x=history, h=source: repair(m, x, h),
+            "prepared": lambda m=fast, x=history, h=source: repair(m, x, h),
+        }
+        least, inference._LEAST_WIDTH = inference._LEAST_WIDTH, 1
+        try:
+            for loop in loops.values():
+                loop()
+            taken = {name: found.processor for name, found in medians(loops, repeats).items()}
+        finally:
+            inference._LEAST_WIDTH = least
+        a, b = taken["plain"], taken["prepared"]
+        print(f"| {width} | {a:.3f} | {b:.3f} | {share(b, a)} |")
+
+
+class Seconds(NamedTuple):
+    """Of one call."""
+
+    wall: float
+    processor: float
 
 
 def medians(actions, repeats):
@@ -137,18 +174,29 @@ def medians(actions, repeats):
     times = {name: [] for name in actions}
     for _ in range(repeats):
         for name, action in actions.items():
-            times[name].append(seconds(action))
-    return {name: statistics.median(taken) for name, taken in times.items()}
+            begun = time.perf_counter(), time.process_time()
+            action()
+            ended = time.perf_counter(), time.process_time()
+            times[name].append([b - a for a, b in zip(begun, ended, strict=True)])
+    return {
+        name: Seconds(*map(statistics.median, zip(*taken, strict=True)))
+        for name, taken in times.items()
+    }
 
 
 def main():
     options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--repeats", type=int, default=5)
+    options.add_argument("--widths", action="store_true", help="prepared levels by width only")
     options.add_argument("--memory-of", choices=KINDS, help=argparse.SUPPRESS)
     given = options.parse_args()
     size = BRIEF if given.brief else Size()
     if given.memory_of:
         print(peak_growth(size, given.memory_of))
+        return
+    if given.widths:
+        print_conditions(brief=given.brief)
+        compare_widths(size, given.repeats)
         return
     roll, difference = roll_outs(size, given.repeats)
     steps = {kind: step(size, kind) for kind in KINDS}
@@ -163,11 +211,14 @@ def print_table(roll, train, memory):
     """Seconds of the loops and of the training steps, and the growth of memory in MB."""
     print("| what | plain | ours | ratio | target |")
     print("|---|---|---|---|---|")
-    a, b = roll["plain"], roll["ours"]
-    print(f"| roll-out of {STEPS} steps, s | {a:.2f} | {b:.2f} | {a / b:.2f}x faster | >= 1.35x |")
-    a, b, c = (train[kind] for kind in KINDS)
-    print(f"| training step, s | {a:.2f} | {b:.2f} | {share(b, a)} of the time | <= 1 |")
-    print(f"| with checkpointing, s | {a:.2f} | {c:.2f} | {share(c, a)} of the time | <= 1.4 |")
+    for clock in Seconds._fields:
+        a, b = (getattr(roll[name], clock) for name in ("plain", "ours"))
+        what = f"roll-out of {STEPS} steps, {clock} s"
+        print(f"| {what} | {a:.2f} | {b:.2f} | {share(a, b)}x faster | >= 1.35x |")
+    a, b, c = (train[kind].processor for kind in KINDS)
+    print(f"| training step, processor s | {a:.2f} | {b:.2f} | {share(b, a)} of the time | <= 1 |")
+    what = "with checkpointing, processor s"
+    print(f"| {what} | {a:.2f} | {c:.2f} | {share(c, a)} of the time | <= 1.4 |")
     a, c = memory["plain"], memory["checkpointed"]
     print(f"| its peak memory, MB | {a:.0f} | {c:.0f} | {share(c, a)} | <= 0.35 |")
 

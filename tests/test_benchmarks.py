@@ -50,7 +50,7 @@ def test_the_kit_for_devices_compares_them_with_the_cpu(wide: bool) -> None:
 
 
 def test_memory_that_does_not_grow_is_no_divisor(capsys: pytest.CaptureFixture[str]) -> None:
-    seconds = dict.fromkeys(rollout.KINDS, 1.0)
+    seconds = dict.fromkeys(rollout.KINDS, rollout.Seconds(1.0, 1.0))
     rollout.print_table(seconds, seconds, dict.fromkeys(rollout.KINDS, 0.0))
     assert "| its peak memory, MB | 0 | 0 | - | <= 0.35 |" in capsys.readouterr().out
 

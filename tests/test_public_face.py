@@ -18,7 +18,7 @@ import r2no
 from r2no import backbones, ensemble, operators, realpdebench, report, runs, training, wake
 from r2no.adaptation import read_stored
 from r2no.data import ArrayWindows, Normaliser, Window
-from r2no.metrics import Accumulator, BandScores, MetricBatches
+from r2no.metrics import Accumulator, BandScores, MetricBatches, Target
 from r2no.progress import Reporter
 from r2no.realpdebench import protocol, study
 from r2no.repair_loop import LossTerms, RepairObjective
@@ -76,6 +76,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         *_of_the_benchmark(folder),
         *(model, read_stored(GOLDEN / "artifacts" / "v1"), measured, measured.split(4, 4)),
         *(windows, windows[0], Accumulator(2), MetricBatches(2, 8), own_operator(), Reporter()),
+        Target(torch.zeros(2, 4, 8, 12, 2), measured=2),
         operators.Forecasts(windows, [np.zeros((40, 8, 12, 2), "f4")] * 2),
         *(operators.Layout.parse("B T C H W", 2), training.SourceCache(folder / "cache")),
         operators.wrap(torch.nn.Identity(), "B (T C) H W", windows.fields),

@@ -19,7 +19,7 @@ from r2no.data.normalise import Normaliser
 from r2no.data.window import Placed, Window, Windows, batches
 from r2no.ensemble import DepthErrors
 from r2no.errors import ConfigError
-from r2no.metrics import Accumulator, MetricBatches
+from r2no.metrics import Accumulator, MetricBatches, Target
 from r2no.progress import SILENT, Reporter
 
 
@@ -206,6 +206,11 @@ class Metrics(Observer):
         self._measured, self._scored, self._piece = measured, scored, metric_batch
         self._sums: dict[str, Accumulator | MetricBatches] = {}
 
+    def begin(self, numbers: range, window: Window) -> None:
+        """Hold every forecast of the batch against one target, transformed once."""
+        super().begin(numbers, window)
+        self._target = Target(window.target, window.mask, measured=self._measured)
+
     def forecast(self, name: str, forecast: Tensor) -> None:
         """Add a forecast to the sums of its name."""
         if name not in self._sums:
@@ -214,7 +219,7 @@ class Metrics(Observer):
                 if self._piece is None
                 else MetricBatches(self._measured, self._piece)
             )
-        self._sums[name].update(self._scored(forecast), self.window.target, self.window.mask)
+        self._sums[name].update(self._scored(forecast), self._target)
 
     def compute(self) -> dict[str, dict[str, float]]:
         """The scores by name, in the order of the forecasts."""

@@ -160,7 +160,7 @@ def test_scores_ignore_batches_order_and_merging(
 
 
 def test_large_windows_in_one_update_equal_one_update_each() -> None:
-    prediction, target = fields((3, 8, 128, 130, 2))  # more values than one chunk holds
+    prediction, target = (f.double() for f in fields((3, 8, 128, 130, 2)))
     whole = metrics.evaluate(prediction, target, measured=2)
     single = Accumulator(2)
     for p, y in zip(prediction, target, strict=True):

@@ -2,7 +2,10 @@
 
 import copy
 import io
+import pickle
 import platform
+import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -156,3 +159,69 @@ def test_folded_module_can_be_stored_and_traced():
     program = torch.export.export(fast, tuple(given)).module()
     for answer in (restored(*given), copy.deepcopy(fast)(*given), program(*given)):
         torch.testing.assert_close(answer, expected, rtol=1e-5, atol=1e-6)
+
+
+def _absent():
+    return SimpleNamespace()
+
+
+def _raising():
+    def refuse(*_):
+        raise RuntimeError("could not create a primitive")
+
+    return SimpleNamespace(_reorder_convolution_weight=refuse, _convolution_pointwise=refuse)
+
+
+def _of_another_signature():
+    real = torch.ops.mkldnn
+    return SimpleNamespace(
+        _reorder_convolution_weight=real._reorder_convolution_weight,
+        _convolution_pointwise=lambda values, weight: values,
+    )
+
+
+def _wrong():
+    real = torch.ops.mkldnn
+    return SimpleNamespace(
+        _reorder_convolution_weight=real._reorder_convolution_weight,
+        _convolution_pointwise=lambda *given: 1.01 * real._convolution_pointwise(*given),
+    )
+
+
+@pytest.fixture
+def tried_anew():
+    inference._operators_serve.cache_clear()
+    yield
+    inference._operators_serve.cache_clear()
+
+
+@pytest.mark.skipif(
+    platform.machine().lower() not in ("x86_64", "amd64"), reason="the plain levels in any case"
+)
+@pytest.mark.usefixtures("tried_anew")
+@pytest.mark.parametrize("operators", [_absent, _raising, _of_another_signature, _wrong])
+def test_operators_that_do_not_serve_leave_the_plain_levels_with_one_word(operators, monkeypatch):
+    history, estimate = fields()
+    plain = module().folded()
+    plain._kept = None
+    expected = plain(history, estimate)
+    monkeypatch.setattr(torch.ops, "mkldnn", operators())
+    fast = module().folded()
+    with pytest.warns(RuntimeWarning, match="do not serve here"):
+        found = fast(history, estimate)
+    assert torch.equal(found, expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(module().folded()(history, estimate), expected)
+
+
+def test_what_is_laid_out_for_a_processor_is_never_sent():
+    fast, given = module().folded(), fields()
+    before = len(pickle.dumps(fast))
+    expected = fast(*given)
+    sent = pickle.dumps(fast)
+    assert len(sent) == before
+    for other in (pickle.loads(sent), copy.deepcopy(fast)):
+        assert other._kept._kept is None
+        torch.testing.assert_close(other(*given), expected, rtol=1e-5, atol=1e-6)
+    assert all(value.layout == torch.strided for value in fast.state_dict().values())

@@ -7,5 +7,14 @@ and on the whole spectrum, counted with the Hermitian multiplicity m(k) (M1).
 from r2no.metrics.accumulate import Accumulator, MetricBatches, evaluate
 from r2no.metrics.bands import BandScores
 from r2no.metrics.flow import probe_error, update_ratio
+from r2no.metrics.target import Target
 
-__all__ = ["Accumulator", "BandScores", "MetricBatches", "evaluate", "probe_error", "update_ratio"]
+__all__ = [
+    "Accumulator",
+    "BandScores",
+    "MetricBatches",
+    "Target",
+    "evaluate",
+    "probe_error",
+    "update_ratio",
+]

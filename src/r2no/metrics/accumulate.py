@@ -2,47 +2,20 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from r2no import devices
 from r2no.errors import ConfigError, EmptySplitError, R2NOError, ShapeError
-from r2no.metrics.checks import (
-    Measured,
-    channel_indices,
-    channel_slice,
-    check_finite,
-    check_shapes,
-    check_window,
-)
-from r2no.metrics.flow import KineticPass, KineticSums, compute_kinetic
-from r2no.metrics.pointwise import (
-    PointwisePass,
-    PointwiseSums,
-    cancelled,
-    compute_pointwise,
-    exact_spread,
-)
-from r2no.metrics.spectral import SpectralPass, SpectralSums, compute_spectral
+from r2no.metrics.checks import Measured, channel_indices, check_shapes, check_window
+from r2no.metrics.flow import KineticSums, compute_kinetic
+from r2no.metrics.passes import Sums, batch_sums
+from r2no.metrics.pointwise import PointwiseSums, compute_pointwise
+from r2no.metrics.spectral import SpectralSums, compute_spectral
+from r2no.metrics.target import Target
 
 _FORMAT = 1
-
-
-class _Sums(NamedTuple):
-    """Every sum of a set of windows; ``flow`` and ``spectral`` on 2-D grids only."""
-
-    pointwise: PointwiseSums
-    flow: KineticSums | None
-    spectral: SpectralSums | None
-
-    def merge(self, other: "_Sums") -> "_Sums":
-        return _Sums(
-            self.pointwise.merge(other.pointwise),
-            self.flow and other.flow and self.flow.merge(other.flow),
-            self.spectral and other.spectral and self.spectral.merge(other.spectral),
-        )
 
 
 class Accumulator:
@@ -73,7 +46,7 @@ class Accumulator:
         channel_indices(measured)
         self.measured = measured
         self._shape: tuple[int, ...] | None = None  # (time, *space, channel)
-        self._sums: _Sums | None = None
+        self._sums: Sums | None = None
 
     def __repr__(self) -> str:
         seen = "nothing yet" if self._shape is None else f"windows of {self._shape}"
@@ -81,9 +54,12 @@ class Accumulator:
 
     @torch.no_grad()
     def update(
-        self, prediction: Tensor, target: Tensor, mask: Tensor | None = None
+        self, prediction: Tensor, target: Tensor | Target, mask: Tensor | None = None
     ) -> "Accumulator":
         """Add a batch; on an error nothing of it is added.
+
+        Several forecasts of the same windows are scored faster with one :class:`Target`, which
+        brings its mask.
 
         Raises:
             EmptySplitError: if the batch holds no window.
@@ -91,20 +67,12 @@ class Accumulator:
             NonFiniteError: if a measured value is NaN or infinite.
             ShapeError: if frames, channels or windows do not match.
         """
-        check_shapes(prediction, target, mask, self._shape)
-        place = devices.of_sums(target.device)
-        prediction, target = prediction.to(place), target.to(place)
-        mask = None if mask is None else mask.to(place)
-        channels = channel_slice(self.measured, target.shape[-1])
-        sums = _batch_sums(
-            prediction[..., channels].movedim(-1, 1),
-            target[..., channels].movedim(-1, 1),
-            None if mask is None else mask[..., channels].movedim(-1, 1),
-        )
-        self._add(sums, tuple(target.shape[1:]))
+        target = Target.of(target, mask, self.measured)
+        check_shapes(prediction, target.values, target.mask, self._shape)
+        self._add(batch_sums(prediction, target), target.window)
         return self
 
-    def _add(self, sums: _Sums, shape: tuple[int, ...]) -> None:
+    def _add(self, sums: Sums, shape: tuple[int, ...]) -> None:
         self._sums = sums if self._sums is None else self._sums.merge(sums)
         self._shape = shape
 
@@ -143,7 +111,7 @@ class Accumulator:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON-able metadata, as :func:`r2no.storage.save_tensors` takes them."""
         tensors = {
-            f"{group}.{name}": value.clone()
+            f"{group}.{name}": value.clone(memory_format=torch.contiguous_format)
             for group, sums in (self._sums._asdict() if self._sums else {}).items()
             if sums is not None
             for name, value in sums._asdict().items()
@@ -166,7 +134,7 @@ class Accumulator:
         accumulator = cls(measured if isinstance(measured, int) else tuple(measured))
         if metadata["shape"] is not None:
             accumulator._shape = tuple(metadata["shape"])
-            accumulator._sums = _Sums(
+            accumulator._sums = Sums(
                 PointwiseSums(**_group(tensors, "pointwise")),
                 KineticSums(**flow) if (flow := _group(tensors, "flow")) else None,
                 SpectralSums(**spectral) if (spectral := _group(tensors, "spectral")) else None,
@@ -198,22 +166,25 @@ class MetricBatches:
         done = f"{self._pieces} pieces of {self.metric_batch} windows"
         return f"MetricBatches(measured={self.measured}, {done} and {self._filled} windows)"
 
-    def update(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> None:
-        """Add a batch, closing pieces as they fill up; errors as in :class:`Accumulator`."""
-        check_shapes(prediction, target, mask, self._shape)
+    def update(
+        self, prediction: Tensor, target: Tensor | Target, mask: Tensor | None = None
+    ) -> None:
+        """Add a batch, closing pieces as they fill up; as :meth:`Accumulator.update`."""
+        target = Target.of(target, mask, self.measured)
+        check_shapes(prediction, target.values, target.mask, self._shape)
         before = copy.copy(self.__dict__) | {"_piece": copy.copy(self._piece)}
         try:
-            self._add(prediction, target, mask)
+            self._add(prediction, target)
         except R2NOError:
             self.__dict__.update(before)
             raise
-        self._shape = tuple(target.shape[1:])
+        self._shape = target.window
 
-    def _add(self, prediction: Tensor, target: Tensor, mask: Tensor | None) -> None:
+    def _add(self, prediction: Tensor, target: Target) -> None:
         start = 0
         while start < len(target):
             part = slice(start, min(len(target), start + self.metric_batch - self._filled))
-            self._piece.update(prediction[part], target[part], None if mask is None else mask[part])
+            self._piece.update(prediction[part], target.part(part))
             self._filled += part.stop - part.start
             start = part.stop
             if self._filled == self.metric_batch:
@@ -291,35 +262,6 @@ def evaluate(
     pieces = MetricBatches(measured, metric_batch)
     pieces.update(prediction, target, mask)
     return pieces.compute()
-
-
-def _batch_sums(prediction: Tensor, target: Tensor, mask: Tensor | None) -> _Sums:
-    """The sums of a batch, window by window, so that what is worked on stays in the cache."""
-    work = torch.empty((3, *target.shape[1:]), dtype=torch.float64, device=target.device)
-    error, reference, scratch = work
-    pointwise = PointwisePass(scratch)
-    kinetic, spectral = (KineticPass(), SpectralPass(scratch)) if target.ndim == 5 else (None, None)
-    for number in range(len(target)):
-        measured = None if mask is None else mask[number]
-        reference.copy_(target[number])
-        error.copy_(prediction[number]).sub_(reference)
-        if measured is not None:
-            error.masked_fill_(~measured, 0.0)
-            reference.masked_fill_(~measured, 0.0)
-        pointwise.add(error, reference, measured)
-        if spectral is not None and kinetic is not None:
-            spectral.add(work[:2])
-            kinetic.add(error, reference, measured)  # overwrites them
-    totals = pointwise.sums()
-    doubts = [~(totals.squared + totals.energy).isfinite(), cancelled(totals)]
-    infinite, few_digits = torch.stack(doubts).tolist()  # waits for a GPU once
-    if infinite:
-        check_finite(prediction, target, mask)
-    return _Sums(
-        exact_spread(totals, target, mask) if few_digits else totals,
-        None if kinetic is None else kinetic.sums(),
-        None if spectral is None else spectral.sums(),
-    )
 
 
 def _group(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:

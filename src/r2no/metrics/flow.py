@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from r2no.errors import EmptySplitError, GridMismatchError, NonFiniteError, ShapeError
+from r2no.metrics.pointwise import time_mean
 
 _STATIONS, _PROBES_PER_SIDE = 4, 4
 
@@ -40,29 +41,31 @@ class KineticPass:
 
     def add(
         self,
-        error: Float[Tensor, "channel time height width"],
-        target: Float[Tensor, "channel time height width"],
-        mask: Bool[Tensor, "channel time height width"] | None,
+        error: Float[Tensor, "time height width channel"],
+        target: Float[Tensor, "time height width channel"],
+        mask: Bool[Tensor, "time height width channel"] | None,
     ) -> None:
-        """Add one window, overwriting ``error`` and ``target``; ``mask`` is True where measured."""
-        channel, time, height, width = error.shape
+        """Add one window, overwriting ``target``; without a mask only what changes over time."""
+        _, height, width, channel = error.shape
         if channel < 2:
-            self._terms.append(error.new_tensor([0.0, height * width]))
+            points = error.new_full((), height * width, dtype=torch.float64)
+            self._terms.append(torch.stack([torch.zeros_like(points), points]))
             return
-        error, target = error[:2], target[:2]
-        both = torch.add(error, target, alpha=2, out=target)  # p + y
-        sums = both.sum(1).mul_(error.sum(1))
-        products = error.mul_(both).sum(1)
+        both = target.add_(error, alpha=0.5)  # (p + y) / 2
         if mask is None:
-            twice = products.sub_(sums, alpha=1 / time).sum(0).div_(time)
-            points = error.new_full((), height * width)
+            u, v = time_mean(both.mul_(error)).unbind(-1)[:2]
+            terms = u + v
+            points = error.new_full((), height * width, dtype=torch.float64)
         else:
-            frames = mask[:2].sum(1).to(error)
-            seen = (frames > 0).all(0)
+            sums = both.sum(0).mul_(error.sum(0))
+            products = both.mul_(error).sum(0)
+            frames = mask.sum(0).to(error)
+            seen = (frames > 0)[..., :2].all(-1)
             frames.clamp_(min=1)
-            twice = torch.where(seen, ((products - sums / frames) / frames).sum(0), 0.0)
-            points = seen.sum().to(error)
-        self._terms.append(torch.stack([twice.abs().sum() / 2, points]))
+            covariances = ((products - sums / frames) / frames)[..., :2].sum(-1)
+            terms = torch.where(seen, covariances, 0.0)
+            points = seen.sum().to(torch.float64)
+        self._terms.append(torch.stack([terms.abs().sum(dtype=torch.float64), points]))
 
     def sums(self) -> KineticSums:
         """The sums of all windows added."""

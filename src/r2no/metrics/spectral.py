@@ -30,13 +30,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from r2no.spectral.transforms import rounded_sqrt
 
 _Window3 = tuple[int, int, int]
 _TOGETHER = 8  # windows whose transforms over time are made at once
+_WEAK = 1e-7  # energy of a shell beside which float32 may leave few digits
 
 
 class SpectralSums(NamedTuple):
@@ -65,6 +66,7 @@ class Shells:
     index: Int[Tensor, "i j k"]
     multiplicity: Float[Tensor, "i j k"]
     num_shells: int
+    narrow_bases: tuple[Tensor, Tensor, Tensor]  # in float32
 
     @classmethod
     def build(
@@ -84,7 +86,12 @@ class Shells:
         for grid, n in zip(grids, axes, strict=True):
             count = count * torch.where((grid == 0) | (2 * grid == n), 1.0, 2.0)
         bases = tuple(_basis(f, n) for f, n in zip(frequencies, axes, strict=True))
-        return cls(bases, radius.long().clamp(max=shells), count, shells)  # type: ignore[arg-type]
+        narrow = tuple(basis.float() for basis in bases)
+        return cls(bases, radius.long().clamp(max=shells), count, shells, narrow)  # type: ignore[arg-type]
+
+    def bases_of(self, kind: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """``bases`` in float32 or float64."""
+        return self.bases if kind == torch.float64 else self.narrow_bases
 
 
 def _basis(frequency: Float[Tensor, " f"], length: int) -> Float[Tensor, "2*f length"]:
@@ -100,124 +107,153 @@ def cached_shells(axes: _Window3, device: torch.device) -> Shells:
 
 
 def _planes(
-    values: Float[Tensor, "row time height width"],
+    values: Float[Tensor, "*frames height width channel"],
     shells: Shells,
     *,
-    lines: Tensor | None = None,
     out: Tensor | None = None,
-) -> Float[Tensor, "two_j lines"]:
-    """Cosines, then sines, over width, and of these over height; lines run over (2k, row, time).
+) -> Float[Tensor, "two_k channel two_j *frames"]:
+    """Cosines, then sines, over height and of these over width, in the precision of ``values``.
 
-    Each product transforms the last axis and brings the result to the front, so the next axis
-    is last in turn and nothing is copied. ``lines`` and ``out`` are memory for both products.
+    Height comes first, where channels may stay last; what is left of it is small, and is copied
+    once so that width is last in turn.
     """
-    _, along_height, along_width = shells.bases
-    *_, height, width = values.shape
-    lines = torch.mm(along_width, values.reshape(-1, width).T, out=lines)
-    return torch.mm(along_height, lines.view(-1, height).T, out=out)
+    *frames, height, width, channel = values.shape
+    _, along_height, along_width = shells.bases_of(values.dtype)
+    fields = values.reshape(-1, height, width * channel)
+    tall = torch.bmm(along_height.expand(len(fields), -1, -1), fields)
+    lines = tall.view(len(fields), -1, width, channel).permute(3, 1, 0, 2).reshape(-1, width)
+    wide = None if out is None else out.view(len(along_width), -1)
+    planes = torch.mm(along_width, lines.T, out=wide)
+    return planes.view(-1, channel, len(along_height), *frames)
 
 
 def _products(
-    planes: Float[Tensor, "window two_j lines"], shells: Shells, *, out: Tensor | None = None
-) -> Float[Tensor, "2 i window 2 j 2 k row"]:
+    planes: Float[Tensor, "window two_k channel two_j time"], shells: Shells
+) -> Float[Tensor, "2 i window 2 k channel 2 j"]:
     """Coefficients R over all three axes; each axis of two runs over cosine and sine."""
     i, j, k = shells.index.shape
-    along_time = shells.bases[0]
-    products = torch.mm(along_time, planes.reshape(-1, along_time.shape[1]).T, out=out)
-    return products.view(2, i, len(planes), 2, j, 2, k, -1)
+    windows, _, channel, _, time = planes.shape
+    products = torch.mm(shells.bases_of(planes.dtype)[0], planes.reshape(-1, time).T)
+    return products.view(2, i, windows, 2, k, channel, 2, j)
 
 
 def _octant_energy(
-    products: Float[Tensor, "2 i window 2 j 2 k row"],
-) -> Float[Tensor, "i j k row"]:
+    products: Float[Tensor, "2 i window 2 k channel 2 j"],
+) -> Float[Tensor, "i j k channel"]:
     """Σ over windows of |F(i, j, k)|², F = Σ e Π (cos - i sin) over the three axes."""
 
     def part(time: int, height: int, width: int) -> Tensor:
-        return products[time, :, :, height, :, width]
+        return products[time, :, :, width, :, :, height]
 
     real = (part(0, 0, 0) - part(0, 1, 1)).sub_(part(1, 0, 1)).sub_(part(1, 1, 0))
     imaginary = (part(1, 1, 1) - part(1, 0, 0)).sub_(part(0, 1, 0)).sub_(part(0, 0, 1))
-    return real.square_().addcmul_(imaginary, imaginary).sum(1)
+    return real.square_().addcmul_(imaginary, imaginary).sum(1).permute(0, 3, 1, 2)
 
 
-def _full_energy(
-    squares: Float[Tensor, "2 i 2 j 2 k row"], shells: Shells
-) -> Float[Tensor, "i j k row"]:
-    """Σ over the signs of (i, j, k) of |F|² = multiplicity · Σ R², from R² summed over windows.
-
-    The mixed terms of |F|² change sign with an index and cancel over its two signs.
-    """
-    return squares.sum((0, 2, 4)).mul_(shells.multiplicity[..., None])
+def _square_sums(
+    products: Float[Tensor, "2 i window 2 k channel 2 j"],
+) -> Float[Tensor, "i j k channel"]:
+    """Σ R² over windows, cosines and sines; overwrites ``products``."""
+    squares: Tensor = products.square_().sum(2).sum((0, 2, 5))
+    return squares.permute(0, 3, 1, 2)
 
 
-def _by_shell(energy: Float[Tensor, "i j k row"], shells: Shells) -> Float[Tensor, "shell row"]:
+def _by_shell(
+    energy: Float[Tensor, "i j k channel"], shells: Shells
+) -> Float[Tensor, "shell channel"]:
     """Σ over the indices of each shell."""
     total = energy.new_zeros(shells.num_shells + 1, energy.shape[-1])
     total.index_add_(0, shells.index.flatten(), energy.flatten(0, 2))
     return total[: shells.num_shells]
 
 
+def _full_by_shell(
+    squares: Float[Tensor, "i j k channel"], shells: Shells
+) -> Float[Tensor, "shell channel"]:
+    """Σ over the signs of (i, j, k) of |F|² = multiplicity · Σ R², by shell.
+
+    The mixed terms of |F|² change sign with an index and cancel over its two signs.
+    """
+    return _by_shell(squares * shells.multiplicity[..., None], shells)
+
+
 def full_shell_energy(
     values: Float[Tensor, "batch channel time height width"], shells: Shells
 ) -> Float[Tensor, "shell channel"]:
     """Σ over windows of Σ_{k in shell} m(k) |FFT(values)(k)|², the FFT unnormalised."""
-    products = _products(_planes(values.flatten(0, 1), shells)[None], shells)
-    by_row = _by_shell(_full_energy(products.square().sum(2), shells), shells)
-    result: Tensor = by_row.unflatten(-1, values.shape[:2]).sum(1)
-    return result
+    planes = [_planes(window.movedim(0, -1), shells) for window in values]
+    return _full_by_shell(_square_sums(_products(torch.stack(planes), shells)), shells)
+
+
+class ShellEnergies(NamedTuple):
+    """Σ over windows of one field, and whether all have their digits in float32."""
+
+    octant: Float[Tensor, "shell channel"]
+    full: Float[Tensor, "shell channel"]
+    frequency: Float[Tensor, ""]
+    doubtful: Bool[Tensor, ""]
 
 
 class SpectralPass:
-    """Adds up the windows of a batch, one at a time.
+    """Adds up the windows of one field, one at a time.
 
-    Transforms over width and height are made window by window, while its values are in the cache;
-    what is left of a window is small, and is transformed over time for several at once. Shells are
-    filled at the end.
+    What changes over time is transformed in the precision of its values, over height and width
+    window by window, while these are in the cache, and over time for several windows at once. The
+    steady part, which may be large, is transformed in float64. Shells are filled at the end.
+
+    Args:
+        like: a window.
+        octant_only: whether ``full`` and ``frequency`` may stay zero.
     """
 
-    def __init__(self, like: Float[Tensor, "channel time height width"]) -> None:
-        channel, time, height, width = like.shape
+    def __init__(
+        self, like: Float[Tensor, "time height width channel"], *, octant_only: bool = False
+    ) -> None:
+        time, height, width, channel = like.shape
         self._shells = shells = cached_shells((time, height, width), like.device)
-        (i, j, k), rows = shells.index.shape, 2 * channel
-        self._lines = like.new_empty(2 * k, rows * time * height)
-        self._planes = like.new_empty(_TOGETHER, 2 * j, 2 * k * rows * time)
-        self._products = like.new_empty(2 * i, _TOGETHER * 2 * j * 2 * k * rows)
-        self._waiting = 0  # planes filled
-        self._octant = like.new_zeros(i, j, k, rows)
-        self._squares = like.new_zeros(2, i, 2, j, 2, k, rows)
-        self._frequency = like.new_zeros(())
+        i, j, k = shells.index.shape
+        self._octant_only, self._points = octant_only, time * height * width
+        self._planes = like.new_empty(_TOGETHER, 2 * k, channel, 2 * j, time)
+        self._steady: list[Tensor] = []  # of each window: its part that is constant in time
+        self._octant = like.new_zeros(i, j, k, channel, dtype=torch.float64)
+        self._squares = torch.zeros_like(self._octant)
+        self._frequency = self._octant.new_zeros(())
 
-    def add(self, fields: Float[Tensor, "2 channel time height width"]) -> None:
-        """Add one window, as (error, target)."""
-        out = self._planes[self._waiting]
-        _planes(fields.flatten(0, 1), self._shells, lines=self._lines, out=out)
-        self._waiting += 1
-        if self._waiting == _TOGETHER:
-            self._transform_time(self._products)
+    def add(
+        self,
+        changing: Float[Tensor, "time height width channel"],
+        steady: Float[Tensor, "height width channel"],
+    ) -> None:
+        """Add one window, the sum of both."""
+        _planes(changing, self._shells, out=self._planes[len(self._steady)])
+        self._steady.append(steady)
+        if len(self._steady) == _TOGETHER:
+            self._transform_time()
 
-    def _transform_time(self, out: Tensor | None = None) -> None:
-        planes, shells = self._planes[: self._waiting], self._shells
-        products = _products(planes, shells, out=out)
+    def _transform_time(self) -> None:
+        planes, shells = self._planes[: len(self._steady)], self._shells
+        steady = _planes(torch.stack(self._steady).double(), shells).movedim(-1, 0)
+        products = _products(planes, shells)
+        products[0, 0] += planes.shape[-1] * steady.reshape(products[0, 0].shape)
         self._octant += _octant_energy(products)
-        self._squares += products.square_().sum(2)
-        channel, time = products.shape[-1] // 2, shells.bases[0].shape[1]
-        frames = planes[:, 0, : channel * time].unflatten(1, (channel, time))  # j = k = 0
-        self._frequency += torch.fft.fft(frames.sum(1), dim=1).abs().sum()
-        self._waiting = 0
+        if not self._octant_only:
+            self._squares += _square_sums(products)
+            frames = (planes[:, 0, :, 0].double() + steady[:, 0, :, 0, None]).sum(1)  # j = k = 0
+            self._frequency += torch.fft.fft(frames, dim=1).abs().sum()
+        self._steady = []
 
-    def sums(self) -> SpectralSums:
-        """The sums of all windows added."""
-        if self._waiting:
+    def sums(self, changing: Float[Tensor, ""]) -> ShellEnergies:
+        """The sums of all windows added; ``changing`` is Σ of the squares of that part.
+
+        In float32 a coefficient is off by about 1e-8 of the strongest, whose energy is at most
+        ``changing`` times the number of points: shells that are weak beside that are doubtful.
+        """
+        if self._steady:
             self._transform_time()
         octant = _by_shell(self._octant, self._shells)
-        full = _by_shell(_full_energy(self._squares, self._shells), self._shells)
-        channel = octant.shape[1] // 2
-        return SpectralSums(
-            octant=octant[:, :channel],
-            full=full[:, :channel],
-            target=octant[:, channel:],
-            frequency=self._frequency,
-        )
+        full = _full_by_shell(self._squares, self._shells)
+        doubtful = (octant < _WEAK * self._points * changing).any()
+        return ShellEnergies(octant, full, self._frequency, doubtful)
 
 
 def _bands(name: str, by_shell: Float[Tensor, "shell channel"]) -> dict[str, Tensor]:

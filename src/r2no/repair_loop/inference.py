@@ -4,10 +4,13 @@ Equal to the plain levels up to rounding. Three things differ: weights are laid 
 processor once instead of at every call (oneDNN), GELU is applied while a convolution's results are
 still in the cache, and the deep convolutions after an up-sampling are made before it, at a quarter
 of the products (:func:`_exchanged`). Whatever this does not know exactly is left to the plain
-levels: other processors, precisions, gradients, tracing, modules that were changed.
+levels: other processors, precisions, gradients, tracing, modules that were changed. The operators
+are private to PyTorch; each process tries them once before it relies on them, and what they lay out
+for its processor is never copied, stored or sent.
 """
 
 import platform
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,11 +27,9 @@ from r2no._types import PaddingMode
 #: Products spent on up-sampling matrices per product of the convolution beyond which the exchange
 #: does not pay; matrix products run at about half the speed of convolutions.
 _MOST = 0.2
-#: Narrower modules take the plain levels: the prepared ones took 0.96 of their time at width 8,
-#: 1.05 at 4, 0.75 at 16 (64 x 128, 10 frames, batch 8, one thread).
+#: Narrower modules take the plain levels, which are about as fast:
+#: ``python -m benchmarks.rollout --widths``.
 _LEAST_WIDTH = 16
-#: Operators of oneDNN that other builds or versions of PyTorch may not have.
-_NEEDED = ("_convolution_pointwise", "_reorder_convolution_weight")
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +224,6 @@ def _known(plane: Tensor, weights: Sequence[Tensor]) -> bool:
         and torch.autograd.forward_ad.unpack_dual(plane).tangent is None
         and torch.backends.mkldnn.is_available()
         and bool(torch.backends.mkldnn.enabled)
-        and all(hasattr(torch.ops.mkldnn, name) for name in _NEEDED)
         and platform.machine().lower() in ("x86_64", "amd64")
         and plane.numel() > 0
         and all(
@@ -234,7 +234,32 @@ def _known(plane: Tensor, weights: Sequence[Tensor]) -> bool:
             for each in (*weights, plane)
         )
         and not any(weight.is_inference() for weight in weights)  # they count no changes
+        and _operators_serve()
     )
+
+
+@lru_cache(maxsize=1)
+def _operators_serve() -> bool:
+    """Whether oneDNN's operators do here what is asked of them; warns, once, if not."""
+    generator = torch.Generator().manual_seed(0)
+    values, weight = (torch.randn(n, 5, 3, 3, generator=generator) for n in (2, 16))
+    values = values.contiguous(memory_format=torch.channels_last)
+    bias = torch.randn(16, generator=generator)
+    expected = F.gelu(F.conv2d(values, weight, bias, padding=1))
+    try:
+        found = _Convolution.of(weight, bias, (2, 3, 3), "zeros")(values, gelu=True)
+        same = torch.allclose(found, expected, rtol=1e-4, atol=1e-4)
+        reason = "" if same else f"results differ by {float((found - expected).abs().max()):.1e}"
+    except Exception as error:  # absent, of another signature, or for another processor
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    if reason:
+        warnings.warn(
+            f"oneDNN's operators of PyTorch {torch.__version__} do not serve here ({reason}). "
+            "Roll-outs take the plain levels: the same numbers, but slower.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return not reason
 
 
 def _as_built(part: nn.Module, parts: tuple[type, ...]) -> bool:

@@ -9,13 +9,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-<<<<<<< HEAD
-from r2no.data.hdf5_checks import check_hdf5
-from r2no.errors import DataError, FileDamagedError
-=======
 from r2no.data.hdf5 import check_hdf5
-from r2no.errors import DataError, FileDamagedError, R2NOError
->>>>>>> w8-shape-library
+from r2no.errors import DataError, FileDamagedError
 from r2no.realpdebench.files.folder import Folder
 from r2no.realpdebench.files.trajectories import Shape, Stamp, Trajectories, damage_named
 from r2no.realpdebench.systems import Column, System

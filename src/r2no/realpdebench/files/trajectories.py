@@ -120,16 +120,16 @@ class Trajectories(ABC):
             stamp.check()
         _, height, width = self.shape(name)
         grid = (-(-height // stride), -(-width // stride))
-        values = np.empty((frames, *grid, len(self.system.channels)), np.float32)
+        values = np.zeros((frames, *grid, len(self.system.channels)), np.float32)
         first = 0
         for column in self.system.columns:
             part = values[..., first : first + len(column.channels)]
             first += len(column.channels)
             if not column.measured and not unmeasured:
-                part[...] = 0
                 continue
             with self._block(name, column, start, start + frames) as block:
-                part[...] = 0 if block is None else block[:, ::stride, ::stride]
+                if block is not None:
+                    part[...] = block[:, ::stride, ::stride]
         return values
 
     def complete(
