@@ -2,26 +2,31 @@
 
 A step of a device is a sleep of 44 ms, what an update of a repair module costs on an A100 by
 arithmetic. Batches of 16 windows are read, collated and normalised by r2no's own readers: of the
-tiny benchmark data, and of rows of the published size. The first epoch, which starts the
-processes, is told apart; the share of time spent waiting is that of the epochs after it. Readers
-take turns.
+tiny benchmark data, and of rows of the published size. The share of time spent waiting is that of
+the epochs after the first, and for two processes also of the first, in which they start: what they
+are forked from starts before the data are opened, as in `r2no adapt`. Since other jobs make all of
+them wait, processor time is measured too: that of a batch read by nobody else, and that of a
+process for a batch with handing it over. Readers take turns.
 
     python -m benchmarks.loader [--folder DIR] [--brief]
 """
 
 import contextlib
+import os
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from benchmarks import data as rows
 from benchmarks import parser, print_conditions
 from r2no.data import Normaliser, Window, Windows
-from r2no.data.ahead import ahead
+from r2no.data.ahead import ahead, prepare
 from r2no.devices import CPU
 from r2no.realpdebench import RealPDEBench, write_tiny
 from r2no.training.batches import Batch, TrainingBatches
@@ -31,7 +36,7 @@ STEP = 0.044  # seconds
 BATCH = 16
 READERS = {  # by name: number of processes, and the device whose rule is followed
     "nobody ahead": (0, CPU),
-    "a thread": (0, torch.device("cuda")),  # which is only named, not used
+    "a thread": (0, torch.device("mps")),  # which is only named, not used
     "1 process": (1, CPU),
     "2 processes": (2, CPU),
 }
@@ -73,6 +78,26 @@ def items(windows: Windows, size: Size) -> Iterator[tuple[list[int], int]]:
             yield order[start : start + BATCH], epoch
 
 
+class Timed(NamedTuple):
+    """A batch, who read it, and the processor time that it had taken so far."""
+
+    batch: Batch
+    process: int
+    seconds: float
+
+
+@dataclass
+class TimedBatches:
+    """Reads as a training does."""
+
+    read: TrainingBatches
+
+    def __call__(self, numbers: list[int], epoch: int) -> Timed:
+        """As :class:`TrainingBatches`."""
+        batch = self.read(numbers, epoch)
+        return Timed(batch, os.getpid(), time.process_time())
+
+
 class Reading:
     """One kind of reader: seconds waited for batches, and in all, by epoch."""
 
@@ -80,12 +105,13 @@ class Reading:
         self._windows, self._workers, self._device = windows, workers, device
         window: Window = windows[0]
         self._statistics = [Normaliser.gaussian([part]) for part in window[:2]]
-        self.started: list[float] = []  # waited in the first epoch, which starts the processes
-        self.waited = self.whole = 0.0  # in those after it
+        self.waited, self.whole = [0.0, 0.0], [0.0, 0.0]  # in the first epoch, and after it
+        self.busy: list[float] = []  # processor time of a batch
 
     def run(self, size: Size) -> float:
         """Train by sleeping; returns a sum of what was read."""
-        read, total = TrainingBatches(self._windows, *self._statistics), 0.0
+        read = TimedBatches(TrainingBatches(self._windows, *self._statistics))
+        total, last = 0.0, dict[int, float]()
         given = items(self._windows, size)
         found = ahead(read, given, workers=self._workers, device=self._device)
         with contextlib.closing(found) as batches:
@@ -93,15 +119,15 @@ class Reading:
                 begin, waited = time.perf_counter(), 0.0
                 for _ in range(size.batches):
                     asked = time.perf_counter()
-                    batch: Batch = next(batches)
+                    found: Timed = next(batches)
                     waited += time.perf_counter() - asked
-                    total += float(batch.window.history[0, 0].double().sum())
+                    if epoch and found.process in last:
+                        self.busy.append(found.seconds - last[found.process])
+                    last[found.process] = found.seconds
+                    total += float(found.batch.window.history[0, 0].double().sum())
                     time.sleep(STEP)
-                if epoch == 0:
-                    self.started.append(waited)
-                else:
-                    self.waited += waited
-                    self.whole += time.perf_counter() - begin
+                self.waited[epoch > 0] += waited
+                self.whole[epoch > 0] += time.perf_counter() - begin
         return total
 
 
@@ -110,10 +136,12 @@ def measure(name: str, windows: Windows, size: Size) -> None:
     for _ in range(size.rounds):
         sums = {reading.run(size) for reading in readings.values()}
         assert len(sums) == 1, "who reads must not change what is read"
-    cost = 1e3 * readings["nobody ahead"].waited / (size.rounds * size.epochs * size.batches)
-    waits = [f"{100 * reading.waited / reading.whole:.1f} %" for reading in readings.values()]
-    first = max(readings["2 processes"].started)
-    print(f"| {name} | {cost:.1f} ms | {' | '.join(waits)} | {first:.1f} s |", flush=True)
+    two = readings["2 processes"]
+    busy = [1e3 * statistics.median(one.busy) for one in (readings["nobody ahead"], two)]
+    costs = " | ".join(f"{one:.1f} ms" for one in busy)
+    waits = [one.waited[1] / one.whole[1] for one in readings.values()]
+    shares = " | ".join(f"{100 * one:.1f} %" for one in (*waits, two.waited[0] / two.whole[0]))
+    print(f"| {name} | {costs} | {shares} |", flush=True)
 
 
 def main() -> None:
@@ -124,10 +152,10 @@ def main() -> None:
     torch.set_num_threads(1)
     print_conditions(brief=given.brief)
     print(f"Share of time that a training with steps of {1e3 * STEP:.0f} ms waits for data:\n")
-    print(
-        f"| data | reading a batch of {BATCH} | {' | '.join(READERS)} | first epoch, 2 processes |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    costs = f"processor time, batch of {BATCH} | of a process"
+    print(f"| data | {costs} | {' | '.join(READERS)} | 2 processes, first epoch |")
+    print("|---|---|---|---|---|---|---|---|")
+    prepare(None, 2, CPU)
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
         for name, windows in cases(Path(scratch), size):
             measure(name, windows, size)

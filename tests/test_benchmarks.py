@@ -8,7 +8,8 @@ from pathlib import Path
 import benchmarks
 import numpy as np
 import pytest
-from benchmarks import gpu, rollout
+import torch
+from benchmarks import gpu, rollout, split_sums
 from benchmarks.__main__ import names
 
 from tests.support import pretend
@@ -31,7 +32,7 @@ def test_every_benchmark_can_be_brief(
     assert "--brief" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["ensemble", "fit", "gpu", "metrics", "readouts"])
+@pytest.mark.parametrize("name", ["ensemble", "fit", "gpu", "metrics", "readouts", "split_sums"])
 def test_brief_run_says_that_it_is_no_result(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,6 +48,22 @@ def test_the_kit_for_devices_compares_them_with_the_cpu(wide: bool) -> None:
     assert (found["schema"], found["device"]) == (gpu.SCHEMA, "pretend:0")
     assert set(found["stages"]) == {"training_step", "rollout", "gram_sums", "metrics"}
     assert all(row["difference"] < 1e-6 for row in found["stages"].values())
+
+
+@pytest.mark.parametrize("observations", [64, 65, 640])
+def test_slices_are_as_exact_as_products_in_float64(observations: int) -> None:
+    values = split_sums.columns(3, 5, observations)
+    values[0, 1] = 0
+    values[1] *= torch.logspace(-30, 30, observations, dtype=torch.float64)
+    found = split_sums.split(values)
+    assert not found[0, 1].any()
+    reached = [(one / _norms(values)) for one in (found, split_sums.plain(values))]
+    torch.testing.assert_close(*reached, atol=1e-14, rtol=0, equal_nan=True)
+
+
+def _norms(values: torch.Tensor) -> torch.Tensor:
+    norms = values.norm(dim=-1)
+    return norms[:, :, None] * norms[:, None]
 
 
 def test_memory_that_does_not_grow_is_no_divisor(capsys: pytest.CaptureFixture[str]) -> None:

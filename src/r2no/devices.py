@@ -99,9 +99,19 @@ def moved(operator: Any, device: torch.device) -> Any:
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
     """A tensor on a device; to CUDA by way of pinned memory, so that the host need not wait."""
-    if device.type == "cuda" and values.device.type == "cpu":
-        values = values.pin_memory()  # itself, if it was read into such memory
-    return values.to(device, non_blocking=device.type == "cuda")
+    if pins(device) and values.device.type == "cpu":
+        values = pinned(values)
+    return values.to(device, non_blocking=pins(device))
+
+
+def pins(device: torch.device) -> bool:
+    """Whether copies to the device go by way of pinned memory."""
+    return device.type == "cuda"
+
+
+def pinned(values: Tensor) -> Tensor:
+    """A copy in pinned memory; the tensor itself, if it is there already."""
+    return values.pin_memory()
 
 
 def answer(operator: Callable[[Tensor], Any], history: Tensor) -> Any:

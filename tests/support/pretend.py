@@ -48,16 +48,20 @@ _RANDOM = torch.Tag.nondeterministic_seeded
 
 @dataclass
 class Seen:
-    """What happened: copies to the device, copies back, waits, and what was waited for."""
+    """What happened: copies to the device, copies back, waits, and what was waited for.
+
+    ``unwaited`` are the copies to it that were asked for without waiting.
+    """
 
     there: int = 0
+    unwaited: int = 0
     back: int = 0
     waits: int = 0
     what: list[str] = field(default_factory=list)
 
     def clear(self) -> None:
         """Count anew."""
-        self.there = self.back = self.waits = 0
+        self.there = self.unwaited = self.back = self.waits = 0
         self.what.clear()
 
 
@@ -155,6 +159,7 @@ def _lands_there(operation, args, kwargs, tensors) -> bool:
         else:
             start, end = isinstance(args[0], _There), isinstance(args[1], _There)
         _device.seen.there += end and not start
+        _device.seen.unwaited += end and not start and _unwaited(args, kwargs)
         _device.seen.back += start and not end
         return end
     if operation in _INDEXING and isinstance(args[0], _There):
@@ -169,6 +174,11 @@ def _lands_there(operation, args, kwargs, tensors) -> bool:
         )
     given = kwargs.get("device")
     return any(there) if given is None else torch.device(given).type == NAME
+
+
+def _unwaited(args, kwargs) -> bool:
+    """Whether a copy was asked for without waiting; ``copy_`` has it as its third argument."""
+    return bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
 
 
 def _run(operation, args, kwargs):

@@ -52,10 +52,12 @@ def ended(started: list[subprocess.Popen], *, within: float = 100) -> list[tuple
     return found
 
 
-def together(target: str, *arguments: object, number: int = 2) -> list[tuple[int, str, str]]:
+def together(
+    target: str, *arguments: object, number: int = 2, within: float = 100
+) -> list[tuple[int, str, str]]:
     """Call ``module:function`` with these arguments, as texts, in processes of one group."""
     called = ["tests.support.processes", target, *map(str, arguments)]
-    return ended(start(called, number=number))
+    return ended(start(called, number=number), within=within)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Batches that worker processes read ahead: the same bits, whoever reads, and named ends."""
 
+import contextlib
 import itertools
 import os
 import pickle
@@ -10,16 +11,19 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from tests.support import pretend
 from tests.support.waves import travelling_wave
 from torch import nn
 
+from r2no import devices
 from r2no.data import ArrayWindows, Normaliser, Window
 from r2no.data.ahead import ahead
-from r2no.data.window import Seen
+from r2no.data.window import Seen, collate
 from r2no.devices import CPU
 from r2no.errors import DataError, ProcessError
 from r2no.progress import Reporter
@@ -159,6 +163,123 @@ class Dies(TrainingBatches):
         return super().__call__(numbers, epoch)
 
 
+class Shapes(NamedTuple):
+    whole: torch.Tensor
+    part: torch.Tensor
+    turned: torch.Tensor
+    nothing: None = None
+
+
+def shapes(number: int) -> Shapes:
+    """Tensors of a size that comes and goes, one of them not as it lies in memory, one empty."""
+    rows = (1, 5, 3, 700, 0, 2)[number % 6]
+    stacked = collate(
+        [Window(torch.full((2, 3), float(n + number)), torch.ones(1)) for n in (1, 2)]
+    )
+    values = torch.arange(6 * rows, dtype=torch.float64).reshape(rows, 6) + number
+    return Shapes(stacked.history, stacked.history[1:], values.t())
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_results_of_any_shape_come_through_memory_that_is_used_again(workers):
+    seen = set()
+    with contextlib.closing(
+        ahead(shapes, ((n,) for n in range(40)), workers=workers, device=CPU)
+    ) as found:
+        for number, one in enumerate(found):
+            expected = shapes(number)
+            assert torch.equal(one.whole, expected.whole)
+            assert torch.equal(one.part, expected.part)
+            assert torch.equal(one.turned, expected.turned)
+            assert one.turned.dtype == torch.float64
+            assert one.nothing is None
+            if number >= 12 * workers:  # every size was there in every piece
+                seen.add(one.whole.untyped_storage().data_ptr())
+    assert len(seen) <= 2 * workers
+
+
+class Odd(Exception):
+    """Cannot be made again from what it says."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"odd {first} {second}")
+
+
+def fails(number: int) -> None:
+    raise (ValueError("plain") if number == 0 else Odd(1, 2))
+
+
+def test_any_error_of_a_reader_is_told_with_its_place():
+    with pytest.raises(ValueError, match="plain") as found:
+        list(ahead(fails, [(0,)], workers=1, device=CPU))
+    assert "in fails" in found.value.__notes__[0]
+    with pytest.raises(RuntimeError, match=r"(?s)in fails.*odd 1 2"):
+        list(ahead(fails, [(1,)], workers=1, device=CPU))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_pinned_ahead_and_copied_without_waiting(workers, mapped, monkeypatch):
+    """As for CUDA; what is pinned, and by whom, is noted, since nothing here can pin."""
+    pinned, seen_in = {}, []
+
+    def pin(values):
+        if id(values) not in pinned:
+            seen_in.append(threading.current_thread().name.split("_")[0])
+            values = values.clone()
+            pinned[id(values)] = values  # kept, so that the number stays its own
+        return values
+
+    monkeypatch.setattr(devices, "pins", lambda device: device.type == "pretend")
+    monkeypatch.setattr(devices, "pinned", pin)
+    problem = Problem(Noisy(mapped))
+    items = [([n, n + 1], 0) for n in range(0, 18, 2)]
+    expected = [problem.read(*item) for item in items]
+    with pretend.accelerator() as seen:
+        found = ahead(problem.read, items, workers=workers, device=pretend.DEVICE)
+        there = [batch.to(pretend.DEVICE) for batch in found]
+        assert (seen.there, seen.unwaited) == (18, 18)  # two tensors of each of nine batches
+        for ours, theirs in zip(there, expected, strict=True):
+            assert torch.equal(ours.window.history.cpu(), theirs.window.history)
+            assert torch.equal(ours.window.target.cpu(), theirs.window.target)
+    assert seen_in == ["r2no-reader"] * 18  # not by the thread that computes
+
+
+def trains_until_it_is_killed(wave: str, folder: str, killed: str) -> None:
+    """A training with two readers that kills itself, readers and all, before that update."""
+    problem = Problem(Noisy(ArrayWindows([np.load(wave, mmap_mode="r")], 4, 4)))
+    loss, left = problem.loss, itertools.count(1 - int(killed))
+
+    def fatal(batch):
+        if next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return loss(batch)
+
+    problem.loss = fatal  # type: ignore[method-assign]
+    problem.run(Path(folder), workers=2)
+
+
+def test_a_training_with_workers_that_is_killed_goes_on_in_the_same_bits(
+    mapped, expected, tmp_path
+):
+    code = f"import sys; from {__name__} import *; trains_until_it_is_killed(*sys.argv[1:])"
+    process = program(code, tmp_path / "wave.npy", tmp_path / "cut", 10)  # in the second epoch
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    again = Problem(Noisy(mapped))
+    assert again.run(tmp_path / "cut", workers=1).losses == expected[0].losses
+    for name, value in again.net.state_dict().items():
+        assert torch.equal(value, expected[1][name])
+
+
+def program(code: str, *arguments: object) -> subprocess.Popen:
+    """A Python process that finds these tests."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
 def reads_for_ever() -> None:
     """Say which processes read, then wait to be killed."""
     found = ahead(Told(), ((number,) for number in itertools.count()), workers=2, device=CPU)
@@ -167,11 +288,7 @@ def reads_for_ever() -> None:
 
 
 def test_workers_of_a_killed_process_end():
-    program = f"from {__name__} import reads_for_ever; reads_for_ever()"
-    command, paths = [sys.executable, "-c", program], os.pathsep.join(sys.path)
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths}
-    ) as process:
+    with program(f"from {__name__} import reads_for_ever; reads_for_ever()") as process:
         readers = [int(word) for word in process.stdout.readline().split()]
         process.kill()
     assert len(readers) == 2

@@ -62,7 +62,9 @@ def trained_backbone(name: str, folder: Path) -> dict[str, torch.Tensor]:
     }
 
 
-def trained_repair(folder: Path, *, checkpointing: bool = False) -> dict[str, torch.Tensor]:
+def trained_repair(
+    folder: Path, *, checkpointing: bool = False, workers: int = 0
+) -> dict[str, torch.Tensor]:
     """Ten updates of a repair module; an epoch ends with one window for two processes."""
     repair = changed(SETTINGS.repair, checkpointing=checkpointing)
     module = initial_module(TRAIN.fields, changed(SETTINGS, repair=repair), 0).double()
@@ -72,8 +74,9 @@ def trained_repair(folder: Path, *, checkpointing: bool = False) -> dict[str, to
     )
     assert len(train[0]) % SETTINGS_OF_TEN.batch_size == 1
     statistics = STATISTICS, STATISTICS
+    settings = changed(SETTINGS_OF_TEN, workers=workers)
     train_repair(
-        module, train, fit, statistics, repair.objective(), SETTINGS_OF_TEN, folder=folder / "run"
+        module, train, fit, statistics, repair.objective(), settings, folder=folder / "run"
     )
     return storage.load_tensors(folder / "run" / "state.safetensors")[0]
 
@@ -94,6 +97,7 @@ TRAININGS = {
 def everything(folder: str) -> None:
     """What each rank does for the tests below, in one start."""
     found: dict[str, Any] = {name: train(Path(folder) / name) for name, train in TRAININGS.items()}
+    found["read by processes"] = trained_repair(Path(folder) / "readers", workers=1)
     found["gram"] = gram_sums(Path(folder) / "gram")
     two_members(Path(folder) / "members")
     refusals(folder)
@@ -104,7 +108,7 @@ def everything(folder: str) -> None:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    for code, _, err in together(f"{HERE}:everything", folder):
+    for code, _, err in together(f"{HERE}:everything", folder, within=180):
         assert code == 0, err
         assert "Warning" not in err
     return folder
@@ -119,6 +123,14 @@ def test_two_processes_train_like_one(name: str, both: Path, tmp_path: Path) -> 
         for key in (key for key in alone if key.startswith(("module.", "losses", "forecast"))):
             scale = float(alone[key].abs().max())
             torch.testing.assert_close(found[key], alone[key], rtol=0, atol=1e-5 * scale, msg=key)
+
+
+def test_two_processes_with_readers_of_their_own_give_the_same_bits(both: Path) -> None:
+    for rank in range(2):
+        found = torch.load(f"{both}-{rank}.pt")
+        alone, read = found["repair"], found["read by processes"]
+        assert alone.keys() == read.keys()
+        assert all(torch.equal(alone[name], read[name]) for name in alone)
 
 
 def gram_sums(folder: Path) -> torch.Tensor:

@@ -22,6 +22,7 @@ from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.minutes import adapt_within, held_out_error
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.starts import STARTS, Instant, StartCache, instant
+from r2no.data.ahead import prepare
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Placed, Windows, batches
 from r2no.ensemble.nested import ALL_OF_IT, ENOUGH_RECORDINGS, Carried
@@ -73,6 +74,8 @@ class Task:
         self, settings: AdaptSettings, improved: Callable[[AdaptedModel], Any] | None = None
     ) -> AdaptedModel:
         """The model, at once or within the minutes; then the cache, cut to what may stay."""
+        if settings.members:
+            prepare(self._train, settings.repair.train.workers, self._device)
         if settings.minutes is None:
             model = self.adapted(settings)
         else:

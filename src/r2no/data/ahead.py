@@ -1,35 +1,36 @@
 """Reading ahead: what is needed next is read by a thread or by processes, in the order of use.
 
-Order and values are those of reading in turn, whoever reads. Worker processes are started afresh
-(``forkserver``, else ``spawn``), never forked from a process with threads and open files, and get
-the reader as a pickle, so that it opens its files itself. That pays for data that lie in files; a
-reader that holds its data in memory has nothing to wait for, would be copied, and gets a thread.
+Order and values are those of reading in turn, whoever reads. Worker processes
+(:mod:`r2no.data.readers`) get the reader as a pickle, so that it opens its files itself. That pays
+for data that lie in files; a reader that holds its data in memory has nothing to wait for, would be
+copied, and gets a thread.
 """
 
+import contextlib
 import io
+import itertools
 import multiprocessing
 import os
 import pickle
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
-from multiprocessing import connection
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from r2no._repr import first_line
-from r2no.errors import ProcessError, R2NOError
+from r2no import devices
+from r2no.data import readers
+from r2no.data.readers import by_processes
 
 Result = TypeVar("Result")
 
-_AHEAD = 2  # items that a thread, or each process, reads before they are asked for
+_AHEAD = 2  # items that a thread reads before they are asked for
 _MOST = 4  # processes that "auto" starts
 _LARGEST = 2**26  # bytes of a reader that is sent to processes
 
@@ -44,6 +45,8 @@ def ahead(
 ) -> Generator[Result, None, None]:
     """What ``read`` gives for each item, in order; close it to end those who read.
 
+    What a process gave is overwritten after the next result was asked for.
+
     Args:
         read: What it gives depends on its arguments alone. Processes get a copy of it.
         items: The arguments of each call.
@@ -57,13 +60,51 @@ def ahead(
     """
     number = _auto(device) if workers == "auto" else workers
     sent = _sent(read) if number else ""
+    pins = devices.pins(device)
     if isinstance(sent, bytes):
-        return _by_processes(sent, items, number, pin=device.type == "cuda")
+        found = by_processes(sent, items, number)
+        return _pinned_ahead(found) if pins else found
     if number and workers != "auto":
         say(f"A thread reads ahead instead of {number} processes: {sent}.")
     if number or device.type != "cpu":
-        return _by_thread(read, items)
+        return _by_thread(partial(_pinned_reading, read) if pins else read, items)
     return (read(*item) for item in items)
+
+
+def prepare(data: Any, workers: int | Literal["auto"], device: torch.device) -> None:
+    """Begin to start what worker processes are forked from, if ``data`` will be read by such.
+
+    That takes seconds, since it loads PyTorch; meanwhile the caller goes on.
+    """
+    number = _auto(device) if workers == "auto" else workers
+    start = readers.context().get_start_method()
+    if number and start == "forkserver" and isinstance(_sent(data), bytes):
+        from multiprocessing import forkserver  # which not every system has
+
+        forkserver.ensure_running()
+
+
+def _pinned(found: Any) -> Any:
+    """A copy in pinned memory of a tensor, or of a tuple of such."""
+    if isinstance(found, Tensor):
+        return devices.pinned(found)
+    if isinstance(found, tuple) and hasattr(found, "_fields"):
+        return type(found)(*map(_pinned, found))
+    return found
+
+
+def _pinned_reading(read: Callable[..., Result], *item: Any) -> Result:
+    return cast(Result, _pinned(read(*item)))
+
+
+def _pinned_ahead(found: Generator[Any, None, None]) -> Generator[Any, None, None]:
+    """Results of processes, copied to pinned memory by a thread, one after another."""
+    with contextlib.closing(found):
+        nothing = object()
+        for one in _by_thread(lambda: _pinned(next(found, nothing)), itertools.repeat(())):
+            if one is nothing:
+                return
+            yield one
 
 
 def _by_thread(
@@ -94,87 +135,6 @@ def _auto(device: torch.device) -> int:
     cores = len(known(0)) if known else os.cpu_count() or 1
     left = cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1  # one computes
     return min(_MOST, left) if left > 1 else 0
-
-
-def _by_processes(
-    sent: bytes, items: Iterable[tuple[Any, ...]], number: int, *, pin: bool
-) -> Generator[Any, None, None]:
-    """What the reader in ``sent`` gives for each item, read by so many processes."""
-    known = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
-    if hasattr(context, "set_forkserver_preload"):
-        context.set_forkserver_preload([__name__])  # PyTorch is imported once, not by each
-    loader = _Loader(
-        _Reader(sent),
-        batch_size=None,
-        sampler=items,
-        num_workers=number,
-        prefetch_factor=_AHEAD,
-        collate_fn=_unchanged,
-        worker_init_fn=_end_with_parent,
-        pin_memory=pin,
-        multiprocessing_context=context,
-        generator=torch.Generator(),  # else it would draw from the one that dropout uses
-    )
-    left = iter(loader)
-    while True:
-        try:
-            found = next(left)
-        except StopIteration:
-            return
-        except (RuntimeError, OSError, EOFError) as error:
-            if str(error).startswith("Caught "):  # by a worker, from the reader
-                raise
-            raise ProcessError(
-                f"One of {number} processes that read ahead ended ({first_line(error)}). "
-                "It was killed, ran out of memory or of shared memory (`/dev/shm`), or could not "
-                "start. Run the same again to go on, with fewer `workers` if it repeats; with 0 "
-                "there are none."
-            ) from error
-        if isinstance(found, R2NOError):
-            raise found
-        yield found
-
-
-class _Loader(DataLoader[Any]):
-    def check_worker_number_rationality(self) -> None:
-        """More workers than cores is not worth a warning: it is slow, not wrong."""
-
-
-class _Reader(Dataset[Any]):
-    """A pickled reader, which a worker process opens when it is first asked."""
-
-    def __init__(self, sent: bytes) -> None:
-        self._sent = sent
-        self._read: Callable[..., Any] | None = None
-
-    def __getitem__(self, item: tuple[Any, ...]) -> Any:
-        """What the reader gives, or its named error, which would else be told as a traceback."""
-        try:
-            if self._read is None:
-                self._read = pickle.loads(self._sent)  # made by this program
-            return self._read(*item)
-        except R2NOError as error:
-            return error
-
-
-def _end_with_parent(worker: int) -> None:
-    """Let a worker end when the process that it reads for was killed.
-
-    PyTorch looks at the process that forked it, which is a server that outlives the other.
-    """
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=wait, name="r2no-watch", daemon=True).start()
-
-
-def _unchanged(found: Any) -> Any:
-    return found
 
 
 def _sent(read: Callable[..., Any]) -> bytes | str:

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.utils.data import default_collate
 
 from r2no import ranks
 from r2no._repr import brief_repr, named_units
 from r2no._types import Grid
+from r2no.data import readers
 from r2no.data.ahead import ahead
 from r2no.devices import CPU, sent
 from r2no.errors import ConfigError, EmptySplitError, ShapeError
@@ -229,16 +229,21 @@ def gather(windows: Windows, numbers: Sequence[int]) -> Window:
 def collate(windows: Sequence[Window]) -> Window:
     """Stack windows along a new batch axis; a window without a mask counts as fully measured.
 
-    PyTorch's own function stacks; in its worker processes right into memory that is shared.
+    In processes that read ahead it stacks right into memory that is shared.
     """
-    history = default_collate([window.history for window in windows])
-    target = default_collate([window.target for window in windows])
+    history = _stacked([window.history for window in windows])
+    target = _stacked([window.target for window in windows])
     if all(window.mask is None for window in windows):
         return Window(history, target, None)
     masks = [
         torch.ones_like(w.target, dtype=torch.bool) if w.mask is None else w.mask for w in windows
     ]
-    return Window(history, target, default_collate(masks))
+    return Window(history, target, _stacked(masks))
+
+
+def _stacked(parts: Sequence[Tensor]) -> Tensor:
+    parts = [torch.as_tensor(part) for part in parts]
+    return torch.stack(parts, out=readers.memory_for(parts))
 
 
 def batches(

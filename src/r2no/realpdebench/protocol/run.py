@@ -7,6 +7,7 @@ from r2no import devices, ranks, storage
 from r2no._types import Operator
 from r2no.adaptation import adapt
 from r2no.adaptation.model import versions
+from r2no.data.ahead import prepare
 from r2no.errors import ConfigError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
@@ -54,6 +55,7 @@ def _train(config: TrainConfig, reporter: Reporter) -> dict[str, Any]:
     """Read the data through once, train, and write checkpoints and a summary."""
     row, work = config.resolved(), config.folder / "run"
     train, validation = _training_windows(config)
+    prepare(train, config.workers, devices.choose(config.device))
     if not ranks.agreed(
         work.exists()
     ):  # simulated windows without masks, which would hide damaged channels
