@@ -1,5 +1,3 @@
-import resource
-import signal
 import threading
 from pathlib import Path
 
@@ -203,21 +201,6 @@ def test_leftovers_are_removed_but_not_those_of_a_running_writer(tmp_path):
 def test_file_that_cannot_fit_is_refused_before_the_work(tmp_path):
     with pytest.raises(StorageError, match=r"needs 1e\+09 GB more"):
         storage.check_space(tmp_path / "big", 10**18)
-
-
-def test_scratch_array_takes_its_room_at_once(tmp_path):
-    array = storage.scratch_array(tmp_path / "a", np.float32, (3, 400_000))
-    assert not array.any()
-    assert (tmp_path / "a").stat().st_size == 4 * 1_200_000
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, limit[1]))
-    try:
-        with pytest.raises(StorageError, match="Could not write"):
-            storage.scratch_array(tmp_path / "b", np.float32, (3, 400_000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        signal.signal(signal.SIGXFSZ, before)
 
 
 def test_tensor_files_are_the_same_bytes_each_time(tmp_path):

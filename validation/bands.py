@@ -25,9 +25,10 @@ import numpy as np
 import torch
 from validation.little_data import operators
 
-from r2no.adaptation import adapt, calibrating
+from r2no.adaptation import adapt
 from r2no.data.window import batches
-from r2no.ensemble.bands import Scoring
+from r2no.ensemble.bands import Bands
+from r2no.ensemble.residuals import Residuals
 from r2no.metrics import BandScores
 from r2no.progress import Reporter
 from r2no.wake import make_wake
@@ -38,35 +39,24 @@ COVERAGES = (0.5, 0.8, 0.9, 0.95)
 QUIET = Reporter(quiet=True)
 
 
-class Recorded(Scoring):
-    """The library's own, which also gives the bands of a constant width per channel."""
-
-    def __init__(self, totals, counts, folds):
-        super().__init__(totals, counts, folds)
-        channels = range(totals.shape[-1])
-        parts = [counts[..., c : c + 1] for c in channels]
-        self._constant = [Scoring(part, part, folds) for part in parts]
-        Recorded.last = self
-
-    def add(self, group, sizes):
-        """As in the library, for each channel alone too."""
-        super().add(group, sizes)
-        for channel, each in enumerate(self._constant):
-            each.add(group, sizes[..., channel : channel + 1])
-
-    def constant(self, coverage):
-        """Half-widths of the same number everywhere."""
-        return torch.cat([each.bands().half_width(coverage) for each in self._constant], -1)
+def constant_widths(residuals):
+    """Half-widths of bands as wide everywhere, from the same residuals: a scale of one."""
+    channels, found = residuals.totals.shape[-1], []
+    group = torch.arange(len(residuals.kept)).repeat_interleave(residuals.kept)
+    for channel in range(channels):
+        own = residuals.places % channels == channel
+        ones = residuals.counts[..., channel : channel + 1]
+        kept = group[own].bincount(minlength=len(residuals.kept))
+        sample = (residuals.sizes[own], residuals.places[own] // channels, kept)
+        bands = Bands.of(Residuals(ones, ones, *sample, residuals.folds))
+        found.append(torch.stack([bands.half_width(p) for p in COVERAGES]))
+    return torch.cat(found, -1)
 
 
 def adapted(*arguments, **options):
     """A model, and the half-widths of constant bands from its held-out residuals."""
-    calibrating.Scoring = Recorded
-    try:
-        model = adapt(*arguments, reporter=QUIET, **options)
-    finally:
-        calibrating.Scoring = Scoring
-    return model, torch.stack([Recorded.last.constant(p) for p in COVERAGES])
+    model = adapt(*arguments, reporter=QUIET, **options)
+    return model, constant_widths(model.calibration.bands.residuals)
 
 
 def score(model, constant, test):

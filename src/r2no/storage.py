@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as _serialise
@@ -147,23 +146,6 @@ def check_space(path: Path, size: int) -> None:
             f"`{path}` needs {(size - there) / 1e9:.3g} GB more, but only {free / 1e9:.3g} GB are "
             "free there. Free some space or choose another folder."
         )
-
-
-def scratch_array(path: Path, dtype: type[np.number[Any]], shape: tuple[int, ...]) -> np.ndarray:
-    """Zeros in a new file that is written in full at once, so that no later write can fail.
-
-    A sparse file would end the process where the disk turns out to be full.
-
-    Raises:
-        StorageError: if there is no room for it.
-    """
-    size, piece = np.dtype(dtype).itemsize * math.prod(shape), bytes(2**20)
-    check_space(path, size)
-    with _named_errors(path):
-        with path.open("wb") as file:
-            for start in range(0, size, len(piece)):
-                file.write(piece[: size - start])
-        return np.memmap(path, dtype, "r+", shape=shape)
 
 
 def write_bytes(path: PathLike, content: bytes) -> None:

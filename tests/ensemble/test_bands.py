@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from r2no.ensemble.bands import Bands, Scoring, checked_coverage
+from r2no.ensemble import residuals as residuals_module
+from r2no.ensemble.bands import Bands, checked_coverage
+from r2no.ensemble.residuals import ResidualGatherer
 from r2no.errors import ConfigError, EmptySplitError, ShapeError
 
 SHAPE = (4, 6, 8, 2)  # time, height, width, channel
@@ -30,14 +32,12 @@ def residuals(groups, windows, seed, *, apart=0.3, shape=SHAPE):
     return size * noise * tails * GRID[tuple(slice(n) for n in shape)]
 
 
-def calibrate(values):
+def calibrate(values, folds=None):
     """Bands from residuals (group, window, ...), NaN in gaps."""
-    sizes = values.abs()
-    totals, counts = sizes.nansum(1), (~sizes.isnan()).float().sum(1)
-    scoring = Scoring(totals, counts, folds_of(len(values)))
-    for group, each in enumerate(sizes):
-        scoring.add(group, each)
-    return scoring.bands()
+    group = torch.arange(len(values)).repeat_interleave(values.shape[1])
+    gathered = ResidualGatherer(group, folds or folds_of(len(values)), values.shape[2:])
+    gathered.add(torch.arange(len(group)), values.abs().flatten(0, 1))
+    return Bands.of(gathered.residuals())
 
 
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
@@ -90,31 +90,101 @@ def test_a_point_that_was_never_measured_has_the_width_of_its_surroundings():
     assert bool((width > 0).all())
 
 
-def test_merged_bands_are_those_of_all_groups():
-    values = residuals(12, 6, 5)
-    pooled, merged = calibrate(values), calibrate(values[:6]).merge(calibrate(values[6:]))
-    torch.testing.assert_close(merged.total, pooled.total)
-    torch.testing.assert_close(merged.count, pooled.count)
-    assert merged.groups == 12
-    for coverage in (0.5, 0.9):
-        ratio = merged.half_width(coverage) / pooled.half_width(coverage)
-        assert 0.9 < float(ratio.mean()) < 1.1
-    again = calibrate(values[6:]).merge(calibrate(values[:6]))
-    torch.testing.assert_close(again.half_width(0.9), merged.half_width(0.9), rtol=1e-3, atol=0)
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("shape", [SHAPE, (6, 15, 16, 2)], ids=["all kept", "sampled"])
+def test_merged_bands_are_those_of_one_pass_over_both(shape, gaps):
+    rng = torch.Generator().manual_seed(5)
+    values = torch.randn(11, 3, *shape, generator=rng) * torch.rand(shape, generator=rng)
+    values[6:] *= 1 + 3 * torch.rand(shape, generator=rng)  # another site, another map of errors
+    if gaps:
+        values[torch.rand(values.shape, generator=rng) < 0.2] = torch.nan
+    one_out = [(tuple(g for g in range(11) if g != out), (out,)) for out in range(11)]
+    pooled = calibrate(values, one_out)
+    merged = calibrate(values[:6]).merge(calibrate(values[6:]))
+    assert merged.residuals.folds == pooled.residuals.folds
+    assert merged.pulls == pooled.pulls
+    assert torch.equal(merged.scores, pooled.scores)
+    for coverage in (0.5, 0.8, 0.9):
+        assert torch.equal(merged.half_width(coverage), pooled.half_width(coverage))
 
 
-def test_merging_moves_scores_exactly_where_scales_differ_by_a_factor():
-    values = residuals(6, 4, 6, apart=0.0)
-    bands = calibrate(values)
-    moved = bands._rescaled(2 * bands.scale)
-    halved = Bands(2 * bands.total, bands.count, bands.pulls, moved, bands.folds)
-    torch.testing.assert_close(halved.half_width(0.9), bands.half_width(0.9), rtol=0.02, atol=0)
+def test_merging_in_any_order_gives_the_same_bands():
+    parts = [calibrate(k * residuals(4, 3, k)) for k in (1, 2, 3)]
+    found = [
+        parts[0].merge(parts[1]).merge(parts[2]),
+        parts[0].merge(parts[1].merge(parts[2])),
+        parts[2].merge(parts[0]).merge(parts[1]),
+    ]
+    widths = [bands.half_width(0.9) for bands in found]
+    for other in widths[1:]:
+        torch.testing.assert_close(other, widths[0], rtol=1e-3, atol=0)
+
+
+def test_a_sample_of_the_residuals_gives_the_factor_of_all(monkeypatch):
+    shape = (5, 24, 25, 2)  # 6000 residuals of a window, of which 2048 are kept
+    rng = torch.Generator().manual_seed(1)
+    scale = torch.rand(shape, generator=rng) + 0.2
+    values = torch.randn(6, 4, *shape, generator=rng) * scale
+    values[:, :, :, ::2] *= 3  # what a regular thinning would miss
+    some = calibrate(values)
+    assert len(some.residuals.sizes) == 24 * 2048
+    monkeypatch.setattr(residuals_module, "_KEPT", 10**6)
+    whole = calibrate(values)
+    assert len(whole.residuals.sizes) == 24 * 6000
+    for coverage in (0.5, 0.8, 0.9, 0.95):
+        assert some.factor(coverage) == pytest.approx(whole.factor(coverage), rel=0.02)
+        shares = [
+            float((values.abs() <= b.half_width(coverage)).float().mean()) for b in (some, whole)
+        ]
+        assert shares[0] == pytest.approx(shares[1], abs=3 * 0.5 / (24 * 2048) ** 0.5)
+
+
+def test_samples_reach_every_place_and_forget_the_window():
+    shape = (4, 16, 17, 2)
+    values = torch.arange(12.0)[None, :, None, None, None, None].expand(2, 12, *shape) + 1
+    kept = calibrate(values).residuals
+    assert kept.places.unique().numel() == 4 * 16 * 17 * 2
+    sizes, places = kept.of(1)
+    assert bool((places.diff() >= 0).all())
+    assert sizes.unique().tolist() == list(range(1, 13))
 
 
 def test_stored_bands_are_the_same_bands():
     bands = calibrate(residuals(8, 4, 7))
     again = Bands.from_state(*bands.state())
     assert torch.equal(again.half_width(0.9), bands.half_width(0.9))
+    assert bands.state()[0]["counts"].numel() == 8  # one number per group where there are no gaps
+    more = calibrate(residuals(6, 4, 8))
+    assert torch.equal(again.merge(more).half_width(0.9), bands.merge(more).half_width(0.9))
+
+
+def test_stored_gaps_are_the_same_gaps():
+    values = residuals(8, 4, 7)
+    values[:, :2, :, 1:3] = torch.nan
+    bands = calibrate(values)
+    again = Bands.from_state(*bands.state())
+    assert torch.equal(again.residuals.counts, bands.residuals.counts)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"size_places": lambda t: t + 10**6},
+        {"sizes": lambda t: t[1:]},
+        {"sizes": lambda t: -t},
+        {"sizes_kept": lambda t: t[1:]},
+        {"counts": lambda t: t[:2]},
+        {"scores": lambda t: t[:1]},
+        {"pulls": lambda t: -t},
+        {"pulls": lambda t: t[1:]},
+    ],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_stored_parts_that_do_not_fit_are_refused(damage):
+    tensors, settings = calibrate(residuals(6, 2, 8)).state()
+    ((name, change),) = damage.items()
+    with pytest.raises(ValueError, match=r"bands|zip"):
+        Bands.from_state({**tensors, name: change(tensors[name])}, settings)
 
 
 def test_bands_of_other_fields_are_not_merged():

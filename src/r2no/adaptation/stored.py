@@ -203,7 +203,7 @@ def _check_agreement(stored: StoredModel) -> None:
     }
     if stored.calibration is not None:
         shape = (*fields.target_shape[:-1], len(fields.measured))
-        found["bands"] = (tuple(stored.calibration.bands.total.shape), shape)
+        found["bands"] = (tuple(stored.calibration.bands.scale.shape), shape)
     for name, (value, wanted) in found.items():
         if value != wanted:
             raise ValueError(f"{name}: {value} instead of {wanted}")

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from r2no import devices
+from r2no._repr import first_line
 from r2no.data import readers
 from r2no.data.readers import by_processes
 

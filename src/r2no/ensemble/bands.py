@@ -26,9 +26,9 @@ from torch import Tensor
 
 from r2no import checks
 from r2no._repr import brief_repr
-from r2no.ensemble.holdout import Fold
-from r2no.ensemble.scale import Map, Maps, choose_pulls, pooled_scale
-from r2no.errors import ConfigError, EmptySplitError, ShapeError
+from r2no.ensemble.residuals import Residuals
+from r2no.ensemble.scale import Map, choose_pulls, pooled_scale
+from r2no.errors import ConfigError, EmptySplitError
 
 #: Scores are counted on a logarithmic grid; beyond its ends in the last bin.
 _BINS, _LOWEST, _HIGHEST = 1400, 1e-4, 1e3
@@ -40,29 +40,41 @@ Scores = Float[Tensor, "scale=2 group bin"]
 
 @dataclass(frozen=True, eq=False)
 class Bands:
-    """Half-widths of bands around a forecast, for any coverage.
+    """Half-widths of bands around a forecast, for any coverage; :meth:`of` makes them.
 
     Attributes:
-        total: Σ|r| of held-out windows.
-        count: Their number; less where targets have gaps.
+        residuals: Sizes of held-out residuals, from which everything else follows.
         pulls: How much each level of the scale is drawn to the one before.
         scores: How many residuals of each group lie in each bin of |r|/s, s being that of groups
             apart from it; then the same with the scale that is used.
-        folds: Groups whose scores set the level, groups it is judged on.
     """
 
-    total: Map
-    count: Map
+    residuals: Residuals
     pulls: tuple[float, ...]
     scores: Scores
-    folds: tuple[Fold, ...]
 
     __repr__ = brief_repr
+
+    @classmethod
+    def of(cls, residuals: Residuals) -> "Bands":
+        """Choose the scale, then count scores by it and by those of the folds."""
+        totals, counts, folds = residuals.totals, residuals.counts, residuals.folds
+        pulls = choose_pulls(totals, counts, folds)
+        used = pooled_scale(residuals.total, residuals.count, pulls)
+        scores = torch.zeros(2, len(totals), _BINS, dtype=torch.float64)
+        for fit, score in folds:
+            chosen = list(fit)
+            apart = pooled_scale(totals[chosen].sum(0), counts[chosen].sum(0), pulls)
+            for group in score:
+                sizes, places = residuals.of(group)
+                for which, scale in enumerate((apart, used)):
+                    scores[which, group] = _counted(sizes / scale.flatten()[places])
+        return cls(residuals, pulls, scores)
 
     @cached_property
     def scale(self) -> Map:
         """s, in the unit of each channel."""
-        return pooled_scale(self.total, self.count, self.pulls)
+        return pooled_scale(self.residuals.total, self.residuals.count, self.pulls)
 
     @property
     def groups(self) -> int:
@@ -99,13 +111,14 @@ class Bands:
     def _part(self) -> float:
         """f: how much of the data the folds fit on."""
         sizes = self.scores[0].sum(1)
-        parts = [float(sizes[list(fit)].sum() / sizes.sum()) for fit, _ in self.folds]
+        parts = [float(sizes[list(fit)].sum() / sizes.sum()) for fit, _ in self.residuals.folds]
         return sum(parts) / len(parts)
 
     def _apart(self, coverage: float) -> float:
         """Halve the interval of levels until the held-out share is the coverage."""
-        pairs = [(self._shares(0, fit), self._shares(0, score)) for fit, score in self.folds]
-        sizes = [float(self.scores[0, list(score)].sum()) for _, score in self.folds]
+        folds = self.residuals.folds
+        pairs = [(self._shares(0, fit), self._shares(0, score)) for fit, score in folds]
+        sizes = [float(self.scores[0, list(score)].sum()) for _, score in folds]
 
         def held(level: float) -> float:
             parts = [_share(score, _quantile(fit, level)) for fit, score in pairs]
@@ -131,49 +144,14 @@ class Bands:
         return shares
 
     def merge(self, other: "Bands") -> "Bands":
-        """The bands of both sets of groups: sums are added, scores are put to the common scale.
-
-        The pulls are those of the larger set. Scores are moved by how much the scale changes, as
-        if that were the same at every score; they are exact where both sets have one scale.
-        """
-        if self.total.shape != other.total.shape:
-            raise ShapeError(
-                f"`other` has bands of shape {tuple(other.total.shape)}, not "
-                f"{tuple(self.total.shape)}. Merge fits of the same fields."
-            )
-        larger = max(self, other, key=lambda one: float(one.count.sum()))
-        total, count = self.total + other.total, self.count + other.count
-        scale = pooled_scale(total, count, larger.pulls)
-        mine, theirs = self._rescaled(scale), other._rescaled(scale)
-        first, second = mine.shape[1], theirs.shape[1]
-        folds = _widened(self.folds, 0, range(first, first + second))
-        folds += _widened(other.folds, first, range(first))
-        return Bands(total, count, larger.pulls, torch.cat([mine, theirs], 1), tuple(folds))
-
-    def _rescaled(self, scale: Map) -> Scores:
-        """The scores as they would be with another scale."""
-        change = (self.scale / scale).log().div(_STEP).round().clamp(-_BINS, _BINS)
-        known = change.isfinite() & (self.count > 0)
-        moved = (change[known].long() + _BINS, self.count[known].double())
-        shifts = torch.bincount(moved[0], moved[1], minlength=2 * _BINS + 1).numpy()
-        shifts = shifts / shifts.sum()
-        rows = [np.convolve(row, shifts) for row in self.scores.flatten(0, 1).double().numpy()]
-        spread = torch.from_numpy(np.stack(rows))  # bin + shift + _BINS
-        kept = spread[:, _BINS : 2 * _BINS].clone()
-        kept[:, 0] += spread[:, :_BINS].sum(1)
-        kept[:, -1] += spread[:, 2 * _BINS :].sum(1)
-        found: Tensor = kept.unflatten(0, self.scores.shape[:2])
-        return found
+        """The bands of both sets of groups: those that one pass over both would have given."""
+        return Bands.of(self.residuals.merge(other.residuals))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON-able values from which :meth:`from_state` makes it again."""
-        tensors = {
-            "total": self.total.float(),
-            "count": self.count.float(),
-            "scores": self.scores.double(),
-            "pulls": torch.tensor(self.pulls, dtype=torch.float64),
-        }
-        return tensors, {"folds": [[list(fit), list(score)] for fit, score in self.folds]}
+        tensors, settings = self.residuals.state()
+        pulls = torch.tensor(self.pulls, dtype=torch.float64)
+        return {**tensors, "pulls": pulls, "scores": self.scores.int()}, settings
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "Bands":
@@ -182,53 +160,15 @@ class Bands:
         Raises:
             ValueError: if the parts do not fit each other.
         """
-        parts = [tensors[name] for name in ("total", "count", "scores")]
-        folds = tuple((tuple(fit), tuple(score)) for fit, score in settings["folds"])
-        bands = cls(parts[0], parts[1], tuple(tensors["pulls"].tolist()), parts[2], folds)
-        named = {group for fold in folds for part in fold for group in part}
-        sound = bands.total.ndim == 4 and bands.total.shape == bands.count.shape
-        sound &= bands.scores.ndim == 3 and bands.scores.shape[::2] == (2, _BINS)
-        sound &= all(bool((part.isfinite() & (part >= 0)).all()) for part in parts)
-        if not sound or not named <= set(range(bands.scores.shape[1])):
+        residuals = Residuals.from_state(tensors, settings)
+        scores, pulls = tensors["scores"].double(), tuple(tensors["pulls"].tolist())
+        if scores.shape != (2, len(residuals.totals), _BINS) or not bool((scores >= 0).all()):
             raise ValueError("sums and scores of the bands do not fit each other")
-        if not all(pull > 0 for pull in bands.pulls):
+        if not all(pull > 0 for pull in pulls):
             raise ValueError("the pulls of the bands must be above zero")
+        bands = cls(residuals, pulls, scores)
         _ = bands.scale  # as many pulls as levels
         return bands
-
-
-class Scoring:
-    """From sums of |r| by group to :class:`Bands`: a second look at the same residuals.
-
-    Args:
-        totals: Σ|r| by group.
-        counts: Their numbers.
-        folds: Groups to fit on, groups to score on.
-    """
-
-    def __init__(self, totals: Maps, counts: Maps, folds: Sequence[Fold]) -> None:
-        self._sums, self._folds = (totals, counts), tuple(folds)
-        self._pulls = choose_pulls(totals, counts, folds)
-        self.scores = torch.zeros(2, len(totals), _BINS, dtype=torch.float64)
-        self._scale = pooled_scale(totals.sum(0), counts.sum(0), self._pulls)
-        self._scales = [
-            pooled_scale(totals[list(fit)].sum(0), counts[list(fit)].sum(0), self._pulls)
-            for fit, _ in folds
-        ]
-
-    def add(self, group: int, sizes: Float[Tensor, "*batch time height width channel"]) -> None:
-        """Count |r| of windows of a group, by the scale of groups apart from it; NaN in gaps."""
-        fold = next(n for n, (_, score) in enumerate(self._folds) if group in score)
-        known = ~sizes.isnan()
-        for which, scale in enumerate((self._scales[fold], self._scale)):
-            scores = (sizes / scale)[known].nan_to_num(nan=_HIGHEST).clamp(_LOWEST, _HIGHEST)
-            bins = ((scores / _LOWEST).log() / _STEP).long().clamp_max(_BINS - 1)
-            self.scores[which, group] += torch.bincount(bins, minlength=_BINS)
-
-    def bands(self) -> Bands:
-        """What was counted."""
-        totals, counts = (part.sum(0) for part in self._sums)
-        return Bands(totals, counts, self._pulls, self.scores, self._folds)
 
 
 def checked_coverage(coverage: Any) -> float:
@@ -241,12 +181,11 @@ def checked_coverage(coverage: Any) -> float:
     return found
 
 
-def _widened(folds: Sequence[Fold], offset: int, more: Sequence[int]) -> list[Fold]:
-    """Folds of groups numbered from ``offset`` on, fitted on those of another site too."""
-    return [
-        ((*(g + offset for g in fit), *more), tuple(g + offset for g in score))
-        for fit, score in folds
-    ]
+def _counted(scores: Float[Tensor, " sample"]) -> Float[Tensor, " bin"]:
+    """How many scores lie in each bin; what has no scale counts as far out."""
+    inside = scores.nan_to_num(nan=_HIGHEST).clamp(_LOWEST, _HIGHEST)
+    bins = ((inside / _LOWEST).log() / _STEP).long().clamp_max(_BINS - 1)
+    return torch.bincount(bins, minlength=_BINS).double()
 
 
 def _quantile(shares: np.ndarray, level: float) -> float:

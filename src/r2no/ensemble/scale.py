@@ -82,11 +82,13 @@ def _levels(total: Map, count: Map) -> Iterator[tuple[Map, Map]]:
 def _box(values: Map, frames: int, points: int) -> Map:
     """Means over boxes; zeros beyond the edge, which cancel between sums and counts."""
     wanted = (frames, points, points)
-    reach = tuple(min(w, (n - 1) // 2) for w, n in zip(wanted, values.shape[:3], strict=True))
-    size = tuple(2 * part + 1 for part in reach)
-    if max(size) == 1:
-        return values
-    return avg_pool3d(values.movedim(-1, 0)[:, None], size, 1, reach)[:, 0].movedim(0, -1)
+    reach = [min(w, (n - 1) // 2) for w, n in zip(wanted, values.shape[:3], strict=True)]
+    found = values.movedim(-1, 0)[:, None]
+    for axis, part in enumerate(reach):  # one axis after the other: a box is their product
+        if part:
+            along = [part if axis == other else 0 for other in range(3)]
+            found = avg_pool3d(found, [2 * n + 1 for n in along], 1, along)
+    return found[:, 0].movedim(0, -1)
 
 
 def _surprise(scales: Sequence[Map], scored: Sequence[tuple[Map, Map]]) -> float:
