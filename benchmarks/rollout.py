@@ -1,12 +1,12 @@
 """Roll-out and training step against a plain eager loop of the same module (DESIGN section 5).
 
-    python -m benchmarks.rollout [--repeats 5] [--widths] [--brief]
+    python -m benchmarks.rollout [--repeats 5] [--roll-out] [--widths] [--brief]
 
 The plain loop is what one would write first: concatenate history and estimate along the channel
 axis at every step, contiguous layout, BatchNorm kept. Loops are timed by the wall and by processor
 time, alternating, medians; their results must agree to 1e-5. Memory is the growth of the process's
-peak, each variant in a process of its own. ``--widths`` only compares the prepared levels of folded
-modules of several widths with their plain ones.
+peak, each variant in a process of its own. ``--roll-out`` leaves training out; ``--widths`` only
+compares the prepared levels of folded modules of several widths with their plain ones.
 """
 
 import argparse
@@ -187,6 +187,7 @@ def medians(actions, repeats):
 def main():
     options = parser(__doc__)
     options.add_argument("--repeats", type=int, default=5)
+    options.add_argument("--roll-out", action="store_true", help="without training steps")
     options.add_argument("--widths", action="store_true", help="prepared levels by width only")
     options.add_argument("--memory-of", choices=KINDS, help=argparse.SUPPRESS)
     given = options.parse_args()
@@ -199,15 +200,17 @@ def main():
         compare_widths(size, given.repeats)
         return
     roll, difference = roll_outs(size, given.repeats)
-    steps = {kind: step(size, kind) for kind in KINDS}
-    losses = {kind: run() for kind, run in steps.items()}
-    train = medians(steps, given.repeats)
     print_conditions(brief=given.brief)
-    print(f"batch {BATCH}; largest difference {difference:.1e}, losses {losses}\n")
-    print_table(roll, train, growths_apart(given.brief))
+    print(f"batch {BATCH}; largest difference {difference:.1e}\n")
+    if given.roll_out:
+        print_table(roll)
+        return
+    steps = {kind: step(size, kind) for kind in KINDS}
+    print(f"losses { {kind: run() for kind, run in steps.items()} }\n")
+    print_table(roll, medians(steps, given.repeats), growths_apart(given.brief))
 
 
-def print_table(roll, train, memory):
+def print_table(roll, train=None, memory=None):
     """Seconds of the loops and of the training steps, and the growth of memory in MB."""
     print("| what | plain | ours | ratio | target |")
     print("|---|---|---|---|---|")
@@ -215,6 +218,8 @@ def print_table(roll, train, memory):
         a, b = (getattr(roll[name], clock) for name in ("plain", "ours"))
         what = f"roll-out of {STEPS} steps, {clock} s"
         print(f"| {what} | {a:.2f} | {b:.2f} | {share(a, b)}x faster | >= 1.35x |")
+    if train is None or memory is None:
+        return
     a, b, c = (train[kind].processor for kind in KINDS)
     print(f"| training step, processor s | {a:.2f} | {b:.2f} | {share(b, a)} of the time | <= 1 |")
     what = "with checkpointing, processor s"
