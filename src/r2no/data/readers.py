@@ -99,13 +99,14 @@ class _Shared:
 def _shared_memory(size: int) -> Tensor:
     """So many bytes that other processes see."""
     try:
-        return torch.empty(size, dtype=torch.uint8).share_memory_()
+        found: Tensor = torch.empty(size, dtype=torch.uint8).share_memory_()
     except (RuntimeError, OSError) as error:
         raise ProcessError(
             f"A process that reads ahead got no shared memory (`/dev/shm`) for a batch of "
             f"{size / 2**20:.1f} MB: {str(error).splitlines()[0]}. Give it more, or set `workers` "
             "to 0 or `batch_size` lower."
         ) from error
+    return found
 
 
 def _rounded(size: int) -> int:
