@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -215,6 +216,16 @@ def test_any_error_of_a_reader_is_told_with_its_place():
     assert "in fails" in found.value.__notes__[0]
     with pytest.raises(RuntimeError, match=r"(?s)in fails.*odd 1 2"):
         list(ahead(fails, [(1,)], workers=1, device=CPU))
+
+
+def cramped(number: int) -> torch.Tensor:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # shared memory is a file
+    return torch.ones(number)
+
+
+def test_too_little_shared_memory_is_named():
+    with pytest.raises(ProcessError, match=r"no shared memory .*0\.1 MB.*set `workers` to 0"):
+        list(ahead(cramped, [(20_000,)], workers=1, device=CPU))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -83,7 +83,7 @@ class _Shared:
         needed = self._asked + sum(foreign)
         new = needed > len(memory)
         if new:
-            memory = torch.empty(max(needed, sum(sizes)), dtype=torch.uint8).share_memory_()
+            memory = _shared_memory(max(needed, sum(sizes)))
             self._pieces[self._piece], self._asked = memory, 0
         shared = [
             one if _shares(one, memory) else self.empty(one.shape, one.dtype).copy_(one)
@@ -94,6 +94,19 @@ class _Shared:
             for t in shared
         ]
         return _Answer(file.getvalue(), places, self._piece, memory if new else None)
+
+
+def _shared_memory(size: int) -> Tensor:
+    """So many bytes that other processes see."""
+    try:
+        found: Tensor = torch.empty(size, dtype=torch.uint8).share_memory_()
+    except (RuntimeError, OSError) as error:
+        raise ProcessError(
+            f"A process that reads ahead got no shared memory (`/dev/shm`) for a batch of "
+            f"{size / 2**20:.1f} MB: {str(error).splitlines()[0]}. Give it more, or set `workers` "
+            "to 0 or `batch_size` lower."
+        ) from error
+    return found
 
 
 def _rounded(size: int) -> int:
