@@ -109,6 +109,26 @@ def assert_groups_add_up(page: Page, found: dict, weights: np.ndarray) -> None:
     assert sum(shares) == pytest.approx(100, abs=len(shares))
 
 
+# -- bands --------------------------------------------------------------------------------------
+
+
+def test_arrow_keys_choose_the_point_of_the_time_series(page, data):
+    shown = (
+        "[...document.querySelectorAll('.choice > div')].map((part) => part.offsetHeight > 0)"
+        ".reduce((found, seen, at) => (seen ? [...found, at] : found), [])"
+    )
+    number = len(data.evaluation.bands["points"]) * len(data.evaluation.bands["channels"])
+    assert page.run(shown) == [0]
+    page.focus("#point-1")
+    for place in range(1, number):
+        press(page, "ArrowRight")
+        page.wait(f"document.querySelector('#point-{place + 1}').checked")
+        assert page.run(shown) == [place]
+    page.click(".choice label")
+    page.wait("document.querySelector('#point-1').checked")
+    assert page.run(shown) == [0]
+
+
 # -- retention map ------------------------------------------------------------------------------
 
 
@@ -440,9 +460,10 @@ def test_page_without_script_shows_pictures_and_no_dead_controls(page, folder):
     try:
         page.open(f"file://{folder}/report.html")
         visible = "(e) => e.getClientRects().length > 0"
-        controls = page.run(
-            f"[...document.querySelectorAll('button, select, input')].filter({visible}).length"
-        )
+        dead = "button, select, input:not([name=point])"  # points are chosen by the style sheet
+        controls = page.run(f"[...document.querySelectorAll('{dead}')].filter({visible}).length")
+        page.click("#point-2 + label")
+        chart = page.run(f"({visible})(document.querySelector('#point-2 + label + div'))")
         pictures = page.run(
             f"[...document.querySelectorAll('#retention img, #fields img')].filter({visible})"
             ".filter((i) => i.complete && i.naturalWidth > 0).length"
@@ -450,6 +471,7 @@ def test_page_without_script_shows_pictures_and_no_dead_controls(page, folder):
     finally:
         page.send("Emulation.setScriptExecutionDisabled", value=False)
     assert controls == 0
+    assert chart
     assert pictures == 2 * 2 + 1 + 5 + 2  # maps and scale; panes and scales
 
 

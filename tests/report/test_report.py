@@ -9,6 +9,7 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from r2no.adaptation import load, read_stored
@@ -410,6 +411,33 @@ def test_the_page_shows_how_sure_the_model_is(data, page):
     section = re.search(r'<section id="sure".*?</section>', page, flags=re.DOTALL)[0]
     assert section.count("<figcaption>") == 5
     assert "Half-width of the band" in section
+
+
+def test_the_point_of_the_time_series_can_be_chosen_without_script(data, page):
+    bands = data.evaluation.bands
+    section = re.search(r'<section id="sure".*?</section>', without_script(page), re.DOTALL)[0]
+    choices = re.findall(r'<input type="radio" name="point" id="(.*?)"( checked)?>', section)
+    assert len(choices) == len(bands["points"]) * len(bands["channels"])
+    assert [checked for _, checked in choices].count(" checked") == 1
+    assert all(f'<label for="{name}">' in section for name, _ in choices)
+    assert "<label" in section.split("checked>")[1]
+    assert section.count("Forecast with its band, ") == len(choices)
+    assert section.count('class="point"') == len(bands["points"])
+
+
+def test_points_are_where_their_names_say(data):
+    model, window = toy.model(), toy.split(range(20, 22), gaps=True)
+    bands = data.evaluation.bands
+    half = model.half_widths(bands["shown"])[0][..., list(model.fields.measured)]
+    points = {point["name"]: point for point in bands["points"]}
+    grid = window.fields.grid
+    assert points["at the middle of the grid"]["place"] == [size // 2 for size in grid]
+    widest = points["where the band is widest"]
+    relative = (half.mean(0) / half.mean((0, 1, 2))).sum(-1)
+    row, column = widest["place"]
+    assert float(relative[row, column]) == pytest.approx(float(relative.max()))
+    found = torch.tensor(widest["series"]["half_width"]).T
+    torch.testing.assert_close(found, half[:, row, column], rtol=1e-3, atol=1e-6)
 
 
 def test_an_evaluation_of_an_earlier_version_has_no_bands(data):

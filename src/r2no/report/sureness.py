@@ -18,6 +18,8 @@ from r2no.report.packing import pack, rounded, unpack
 _COVERAGES = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 _SHOWN = 0.9
 _ALARM_BINS = 10
+#: Channels whose points can be chosen; each takes three charts.
+_MOST_CHANNELS = 3
 
 
 class BandWatch:
@@ -56,8 +58,6 @@ class BandWatch:
         found, even, alarms = sums["scores"].compute(), sums["even"].compute(), sums["alarms"]
         row = _shown(self._coverages)
         half = self._widths[row, 0]
-        point = tuple(size // 2 for size in half.shape[1:-1])
-        place: tuple[slice | int, ...] = (slice(None), *point, 0)
         series = {"target": kept["target"], "forecast": kept["r2no"], "half_width": half}
         fields = self._model.fields
         return {
@@ -66,10 +66,37 @@ class BandWatch:
             "alarms": (alarms / alarms.sum()).tolist(),
             "shown": self._coverages[row],
             "channels": [fields.channels[channel] for channel in self._measured],
-            "point": list(point),
-            "series": {name: rounded(values[place]) for name, values in series.items()},
+            "points": [
+                {
+                    "name": name,
+                    "place": list(place),
+                    "series": {key: rounded(_at(each, place)) for key, each in series.items()},
+                }
+                for name, place in _points(kept["target"], half).items()
+            ],
             "half_width": pack(half[-1:, ..., 0].flip(1)) if half.ndim == 4 else None,
         }
+
+
+def _at(values: Tensor, place: tuple[int, ...]) -> Tensor:
+    """Values at a place of the grid, (channel, time)."""
+    where: tuple[slice | int, ...] = (slice(None), *place)
+    return values[where].T
+
+
+def _points(target: Tensor, half: Tensor) -> dict[str, tuple[int, ...]]:
+    """Places worth looking at by what they are; all channels count, each in its own unit."""
+    grid = target.shape[1:-1]
+    known = target.isfinite()
+    mean = target.nan_to_num(0.0).sum(0) / known.sum(0).clamp_min(1)
+    change = torch.where(known, target - mean, 0.0).square().sum(0)
+    most = {"where the target changes most": change, "where the band is widest": half.mean(0)}
+    found = {"at the middle of the grid": tuple(size // 2 for size in grid)}
+    for name, values in most.items():
+        unit = values.flatten(0, -2).mean(0).clamp_min(torch.finfo(values.dtype).tiny)
+        place = np.unravel_index(int((values / unit).sum(-1).argmax()), grid)
+        found[name] = tuple(int(part) for part in place)
+    return found
 
 
 def _shown(coverages: list[float]) -> int:
@@ -84,9 +111,9 @@ def charts(bands: dict[str, Any]) -> dict[str, Any]:
     """
     if not bands:
         return {}
-    rows, series = bands["rows"], bands["series"]
+    rows = bands["rows"]
     nominal, held = ([100 * row[name] for row in rows] for name in ("nominal", "coverage"))
-    frames = range(1, len(series["target"]) + 1)
+    frames = range(1, len(bands["by_lead"]) + 1)
     shown = [row["nominal"] for row in rows].index(bands["shown"])
     by_lead = [100 * lead[shown] for lead in bands["by_lead"]]
     percent = f"{100 * bands['shown']:g} %"
@@ -100,27 +127,50 @@ def charts(bands: dict[str, Any]) -> dict[str, Any]:
             [Line(f"band of {percent}", frames, by_lead, 2)],
             Axes("Coverage by lead time", "frame", "values inside (%)", level=100 * bands["shown"]),
         ),
-        "series": line_chart(
-            [
-                Line("target", frames, series["target"], 5),
-                Line(
-                    f"R2NO, {percent}", frames, series["forecast"], 2, spread=series["half_width"]
-                ),
-            ],
-            Axes("Forecast with its band at the middle of the grid", "frame", bands["channels"][0]),
-        ),
+        "points": _point_charts(bands, percent),
         "alarms": line_chart(
             [Line("windows", ends, [100 * share for share in bands["alarms"]], 2)],
             Axes("How familiar the windows look", "p-value up to (%)", "windows (%)", level=10.0),
         ),
-        "picture": _picture(bands["half_width"]),
+        "picture": _picture(bands["half_width"], [point["place"] for point in bands["points"]]),
     }
 
 
-def _picture(packed: dict[str, Any] | None) -> Markup:
-    """Half-widths of the last frame, from zero to the largest."""
+def _point_charts(bands: dict[str, Any], percent: str) -> list[dict[str, Any]]:
+    """Forecast and band over time, by place and channel, with words for the choice."""
+    found = []
+    for channel, of_channel in enumerate(bands["channels"][:_MOST_CHANNELS]):
+        for number, point in enumerate(bands["points"], 1):
+            series = {name: each[channel] for name, each in point["series"].items()}
+            frames = range(1, len(series["target"]) + 1)
+            held = Line(
+                f"R2NO, {percent}", frames, series["forecast"], 2, spread=series["half_width"]
+            )
+            name = f"{of_channel} {point['name']}"
+            axes = Axes(f"Forecast with its band, {name}", "frame", of_channel)
+            chart = line_chart([Line("target", frames, series["target"], 5), held], axes)
+            found.append({"name": f"{name} ({number})", "chart": chart})
+    return found
+
+
+def _picture(packed: dict[str, Any] | None, places: list[list[int]]) -> Markup:
+    """Half-widths of the last frame, from zero to the largest, and where the points lie."""
     if packed is None:
         return Markup()
     values = unpack(packed)[0]
+    height, width = values.shape
     address = picture(values, "field", 0.0, float(np.nanmax(values)))
-    return Markup('<img src="{}" alt="Half-width of the band, last frame">').format(address)
+    size = max(height, width) / 400
+    mark = Markup(
+        '<g class="point" transform="translate({} {}) scale({:.3g})"><circle r="9"/>'
+        '<text dy="0.36em">{}</text></g>'
+    )
+    marks = Markup().join(
+        mark.format(column + 0.5, height - row - 0.5, size, number)
+        for number, (row, column) in enumerate(places, 1)
+    )
+    return Markup(
+        '<svg viewBox="0 0 {width} {height}" role="img" aria-label="Half-width of the band, last '
+        'frame, with the points that can be chosen"><image href="{address}" width="{width}" '
+        'height="{height}"/>{marks}</svg>'
+    ).format(width=width, height=height, address=address, marks=marks)
