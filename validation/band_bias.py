@@ -1,0 +1,119 @@
+"""Whether bands that hold too often or too seldom are wrong by calibration, or by other data.
+
+    python -m validation.band_bias [--seeds 0 1 2] [--frames FRAMES]
+        [--systems cylinder combustion] [--out FOLDER]
+
+Models of `validation.bands --members 0`, three coverages each: *inside the fit*, blocks of every
+fold held against bands calibrated on the blocks that it fits on only, so calibration bias shows
+here; *weights of the folds* on the test windows, within the bands as they are: what differs from
+the nominal is test windows unlike those of the fit; *the model* on the test windows, which differs
+from the folds by the data these lack. ± is the standard error over blocks, from their spread.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from validation.bands import COVERAGES, QUIET
+from validation.little_data import operators
+
+from r2no.adaptation import adapt, calibrating
+from r2no.data.window import batches
+from r2no.ensemble.bands import Bands
+from r2no.errors import EmptySplitError
+from r2no.wake.demo import DemoSettings, prepare
+
+
+class Weighed(calibrating._Task):
+    """The library's own, which keeps the model as it was and the weights of its folds."""
+
+    def bands(self, reporter):
+        """As in the library."""
+        Weighed.model = self._model
+        weights = self._model.ensemble.held_out_weights()
+        Weighed.folds = [self._model.ensemble.spread_of(each) for each in weights]
+        return super().bands(reporter)
+
+
+def inside(residuals, coverage):
+    """Shares of each fold's residuals inside bands that knew nothing of them."""
+    shares = []
+    for fit, score in residuals.folds:
+        kept = [(tuple(set(f) & set(fit)), tuple(set(s) & set(fit))) for f, s in residuals.folds]
+        known = [(f or tuple(set(fit) - set(s)), s) for f, s in kept if s]
+        folds = tuple((f, s) for f, s in known if f)
+        own = torch.zeros(len(residuals.totals), 1, 1, 1, 1)
+        own[list(fit)] = 1.0
+        parts = replace(
+            residuals, totals=own * residuals.totals, counts=own * residuals.counts, folds=folds
+        )
+        try:
+            width = Bands.of(parts).half_width(coverage).flatten()
+        except EmptySplitError:
+            continue
+        held = [sizes <= width[places] for sizes, places in map(residuals.of, score)]
+        shares.append(float(torch.cat(held).float().mean()))
+    return shares
+
+
+@torch.no_grad()
+def case(name, source, train, fit, test, **options):
+    """Three rows of the table for each coverage."""
+    before, calibrating._Task = calibrating._Task, Weighed
+    try:
+        model = adapt(source, train, fit, reporter=QUIET, **options)
+    finally:
+        calibrating._Task = before
+    bands, measured = model.calibration.bands, list(model.fields.measured)
+    final, folds = [], [[] for _ in Weighed.folds]
+    for _, window in batches(test, 8):
+        first, target = model.source_forecast(window.history), window.target[..., measured]
+        final.append(target - model.compose(window.history, first)[..., measured])
+        for found, weights in zip(folds, Weighed.folds, strict=True):
+            forecast = Weighed.model.compose(window.history, first, weights)
+            found.append(target - forecast[..., measured])
+    for coverage in COVERAGES:
+        width = bands.half_width(coverage)
+        own = inside(bands.residuals, coverage)
+        error = np.std(own) / len(own) ** 0.5
+        shares = [float((torch.cat(e).abs() <= width).float().mean()) for e in (final, *folds)]
+        print(
+            f"| {name} | {coverage:g} | {np.mean(own):.3f} ± {error:.3f} | "
+            f"{np.mean(shares[1:]):.3f} | {shares[0]:.3f} |",
+            flush=True,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--frames", type=Path)
+    parser.add_argument("--systems", nargs="+", default=["cylinder", "combustion"])
+    parser.add_argument("--out", type=Path, default=Path("out/bands"))
+    given = parser.parse_args()
+    print("| data | nominal | inside the fit | weights of the folds, test | the model, test |")
+    print("|---" * 5 + "|", flush=True)
+    for system in given.systems if given.frames else ():
+        splits, pretrained, source, work = operators(
+            given.frames, system, "fno", 2, 0, given.out / "frames"
+        )
+        units = (source.history_normaliser, source.target_normaliser)
+        also = {"pretrained": pretrained}
+        case(system, source, *splits, members=0, also=also, normalisers=units, folder=work)
+    for seed in given.seeds:
+        settings = DemoSettings(seed=seed, members=0)
+        wake, pretrained, source, work = prepare(given.out, settings, QUIET)
+        units = (source.history_normaliser, source.target_normaliser)
+        also, how = {"pretrained": pretrained}, settings.adapt()
+        splits = (wake.real_train, wake.real_fit, wake.real_test)
+        case(
+            f"wake {seed}", source, *splits, also=also, settings=how, normalisers=units, folder=work
+        )
+
+
+if __name__ == "__main__":
+    main()
