@@ -181,6 +181,15 @@ def test_damaged_bands_are_noticed(model, tmp_path):
         r2no.load(folder, Source())
 
 
+def test_a_file_of_bands_without_their_sums_is_noticed(model, tmp_path, monkeypatch):
+    tensors, settings = model.calibration.state()
+    without = {name: value for name, value in tensors.items() if name != "totals"}
+    monkeypatch.setattr(type(model.calibration), "state", lambda _: (without, settings))
+    folder = model.save(tmp_path / "model")
+    with pytest.raises(FileDamagedError, match="lack something"):
+        r2no.load(folder, Source())
+
+
 @pytest.mark.parametrize("coverage", [0.9, COVERAGES], ids=["one", "several"])
 def test_an_exported_program_gives_the_bounds(model, histories, coverage, tmp_path):
     path = model.export(tmp_path / "model.pt2", coverage=coverage)
