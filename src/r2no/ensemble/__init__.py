@@ -6,10 +6,11 @@ from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import Composition, Readouts
 from r2no.ensemble.diagnostics import DepthErrors, contraction_report, selection_price
 from r2no.ensemble.estimator import SpectralEnsemble
-from r2no.ensemble.fitted import FitPlan, FittedEnsemble
+from r2no.ensemble.fitted import FittedEnsemble
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import Fold, HeldOut, blocks, halves
 from r2no.ensemble.nested import NestedFit, solve_nested
+from r2no.ensemble.plan import FitPlan
 from r2no.ensemble.planning import (
     BudgetPoint,
     Contribution,

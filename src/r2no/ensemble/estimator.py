@@ -13,10 +13,11 @@ from r2no.ensemble.accumulate import GramAccumulator
 from r2no.ensemble.batch import FitBatch, check_batch
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import Composition
-from r2no.ensemble.fitted import FitPlan, FittedEnsemble
+from r2no.ensemble.fitted import FittedEnsemble
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import Fold
 from r2no.ensemble.nested import NestedFit
+from r2no.ensemble.plan import FitPlan
 from r2no.ensemble.ridge import RIDGE_GRID
 from r2no.errors import EmptySplitError, NotFittedError, ShapeError
 from r2no.spectral import FourierCells

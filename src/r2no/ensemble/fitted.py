@@ -5,7 +5,7 @@ sums of another site give another FittedEnsemble without a new pass over the dat
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -21,92 +21,14 @@ from r2no.ensemble.compose import CellWeights, Composition, Readouts
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import Fold, join_folds
 from r2no.ensemble.nested import Carried, NestedFit, solve_nested
-from r2no.ensemble.ridge import RIDGE_GRID, ridge_path, ridge_scores
+from r2no.ensemble.plan import FitPlan
+from r2no.ensemble.ridge import ridge_path, ridge_scores
 from r2no.ensemble.verdict import Verdict
 from r2no.errors import ConfigError, EmptySplitError, FileDamagedError, NotFittedError, ShapeError
 from r2no.spectral import FourierCells
 
 #: Written into every file.
 FORMAT = "r2no.ensemble/1"
-
-Ridge = float | Literal["auto", "nested"]
-
-
-@dataclass(frozen=True)
-class FitPlan:
-    """What to fit and how to choose; see :class:`r2no.SpectralEnsemble` for each."""
-
-    ridge: Ridge = "auto"
-    measured: tuple[int, ...] = (0,)
-    weight_exponent: float = 1.0
-    base_column: bool = True
-    depths: tuple[int, ...] | None = None
-    ridge_grid: tuple[float, ...] = RIDGE_GRID
-    lead_groups: int = 1
-    centred: bool = False
-    weigh_by: Literal["norm", "deviation"] = "norm"
-    recordings: int | None = None
-    units: tuple[int, ...] = ()
-    variation: float = 1.0
-    spread: float = 0.0
-
-    @classmethod
-    def of(cls, given: dict[str, Any]) -> "FitPlan":
-        """A plan from arguments as users give them, or as a file holds them; checked."""
-        known = {part.name: given.get(part.name, part.default) for part in fields(cls)}
-        ridge, depths = known["ridge"], known["depths"]
-        plan = cls(
-            **{
-                **known,
-                "ridge": ridge
-                if isinstance(ridge, str)
-                else checks.real("ridge", ridge, finite=False),
-                "measured": _wholes("measured", known["measured"], least=0),
-                "weight_exponent": checks.real("weight_exponent", known["weight_exponent"]),
-                "depths": None if depths is None else _wholes("depths", depths),
-                "ridge_grid": tuple(float(r) for r in known["ridge_grid"]),
-                "lead_groups": checks.whole("lead_groups", known["lead_groups"]),
-                "units": _wholes("units", known["units"], least=0),
-                "variation": checks.real("variation", known["variation"]),
-                "spread": checks.real("spread", known["spread"]),
-            }
-        )
-        named = plan.ridge in ("auto", "nested")
-        if not named and (isinstance(plan.ridge, str) or not plan.ridge >= 0):
-            raise ConfigError(
-                f"`ridge` must be 'auto', 'nested' or a number >= 0, but got {plan.ridge!r}."
-            )
-        if plan.recordings is not None and plan.recordings < 1:
-            raise ConfigError(f"`recordings` must be at least 1 or None, got {plan.recordings}.")
-        if plan.weight_exponent < 0:
-            raise ConfigError(f"`weight_exponent` must be >= 0, got {plan.weight_exponent}.")
-        return plan
-
-    def columns(self, members: int, steps: int) -> Columns:
-        """The columns of ``members`` trajectories of ``steps`` iterates."""
-        depths = self.depths or tuple(range(1, steps + 1))
-        columns = Columns(members, depths, self.base_column, self.centred)
-        if columns.depths[-1] > steps:
-            raise ConfigError(
-                f"`depths` must not exceed the {steps} iterates at hand, but got {columns.depths}."
-            )
-        return columns
-
-    def json(self) -> dict[str, Any]:
-        """The plan as plain values, as a file holds it."""
-        parts = {part.name: getattr(self, part.name) for part in fields(self)}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in parts.items()}
-
-
-def _joined_units(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
-    """Recordings of the groups of two sites, which are different ones; unknown if one's are."""
-    if not first or not second:
-        return ()
-    return (*first, *(max(first) + 1 + unit for unit in second))
-
-
-def _wholes(name: str, given: Any, *, least: int = 1) -> tuple[int, ...]:
-    return tuple(checks.whole(name, one, least=least) for one in checks.listed(name, given))
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,13 +136,7 @@ class FittedEnsemble:
         Groups stay apart, so that held-out choices are made on the blocks of both.
         """
         mine, theirs = self.needed_sums(), other.needed_sums()
-        if self.columns != other.columns or self.plan != replace(
-            other.plan,
-            recordings=self.plan.recordings,
-            units=self.plan.units,
-            variation=self.plan.variation,
-            spread=self.plan.spread,
-        ):
+        if self.columns != other.columns or not self.plan.agrees(other.plan):
             raise ShapeError(
                 "`other` must have the same cells, columns, measured channels and weighting, but "
                 f"got {other.plan} against {self.plan}. Fit both alike."
@@ -232,17 +148,12 @@ class FittedEnsemble:
                 "`other` must judge held-out blocks by the same weighting. Fit both with one "
                 "`target`."
             )
-        counts = self.plan.recordings, other.plan.recordings
-        count = None if None in counts else sum(filter(None, counts))
-        units = _joined_units(self.plan.units, other.plan.units)
-        plans = (self.plan, other.plan)
-        variation, spread = (sum(getattr(p, n) for p in plans) / 2 for n in ("variation", "spread"))
         judged = None
         if self.scoring_sums is not None and other.scoring_sums is not None:
             judged = self.scoring_sums.concat(other.scoring_sums)
         return FittedEnsemble.solve(
             self.cells,
-            replace(self.plan, recordings=count, units=units, variation=variation, spread=spread),
+            self.plan.joined(other.plan),
             self.columns,
             mine.concat(theirs),
             join_folds(self.folds, other.folds, offset=len(mine.windows)),
