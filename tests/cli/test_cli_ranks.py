@@ -87,7 +87,7 @@ def test_killed_processes_are_started_again_and_end_in_the_same_bits(place: Path
         for victim in (1, 0):
             done = _trained_beyond(place / "killed", done, process)
             os.kill(_workers(process.pid)[victim], signal.SIGKILL)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=180)
     finally:
         process.kill()
     assert process.returncode == 0, err

@@ -38,7 +38,7 @@ def start(arguments: Sequence[str], *, number: int = 2, **more: str) -> list[sub
     return found
 
 
-def ended(started: list[subprocess.Popen], *, within: float = 100) -> list[tuple[int, str, str]]:
+def ended(started: list[subprocess.Popen], *, within: float = 180) -> list[tuple[int, str, str]]:
     """Exit code and both outputs of each; those that do not end are killed."""
     last = time.monotonic() + within
     found = []
@@ -53,7 +53,7 @@ def ended(started: list[subprocess.Popen], *, within: float = 100) -> list[tuple
 
 
 def together(
-    target: str, *arguments: object, number: int = 2, within: float = 100
+    target: str, *arguments: object, number: int = 2, within: float = 180
 ) -> list[tuple[int, str, str]]:
     """Call ``module:function`` with these arguments, as texts, in processes of one group."""
     called = ["tests.support.processes", target, *map(str, arguments)]

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from r2no._repr import first_line
 from r2no.errors import ProcessError, R2NOError
 
 _PIECES = 2  # of memory, and items under way, of each process
@@ -103,7 +104,7 @@ def _shared_memory(size: int) -> Tensor:
     except (RuntimeError, OSError) as error:
         raise ProcessError(
             f"A process that reads ahead got no shared memory (`/dev/shm`) for a batch of "
-            f"{size / 2**20:.1f} MB: {str(error).splitlines()[0]}. Give it more, or set `workers` "
+            f"{size / 2**20:.1f} MB: {first_line(error)}. Give it more, or set `workers` "
             "to 0 or `batch_size` lower."
         ) from error
     return found
