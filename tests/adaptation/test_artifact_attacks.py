@@ -14,7 +14,7 @@ from r2no import storage
 from r2no.adaptation import AdaptedModel, read_stored, store_beside
 from r2no.adaptation.stored import read_manifest, write_manifest
 from r2no.cli.main import app
-from r2no.errors import FileDamagedError, StorageError
+from r2no.errors import FileDamagedError, NotFittedError, StorageError
 
 HISTORY = torch.stack([split(range(20, 21))[number].history for number in (0, 4)])
 
@@ -102,6 +102,18 @@ def test_mean_field_of_truth_values_is_refused(artifact: Path) -> None:
     lie(artifact, "files", path.name, value=storage.file_sha256(path))
     with pytest.raises(FileDamagedError, match="mean field"):
         r2no.load(artifact)
+
+
+def test_bands_as_earlier_versions_kept_them_are_left_out(artifact: Path) -> None:
+    path = artifact / "bands.safetensors"
+    tensors, notes = storage.load_tensors(path)
+    tensors["total"] = tensors.pop("totals").sum(0)
+    storage.save_tensors(path, tensors, notes)
+    lie(artifact, "files", path.name, value=storage.file_sha256(path))
+    loaded = r2no.load(artifact)
+    assert loaded.calibration is None
+    with pytest.raises(NotFittedError, match="saved by an earlier version"):
+        loaded.predict(loaded.probe, coverage=0.5)
 
 
 def test_flipped_bit_of_the_manifest_is_shown_by_no_command(artifact: Path) -> None:

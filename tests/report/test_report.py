@@ -446,3 +446,18 @@ def test_an_evaluation_of_an_earlier_version_has_no_bands(data):
     old = Evaluation.from_json(content)
     assert old.bands == {}
     assert '<section id="sure"' not in render(replace(data, evaluation=old))
+
+
+def test_an_evaluation_with_one_point_is_shown_as_it_was(data):
+    content = data.evaluation.to_json()
+    bands = dict(content["bands"])
+    first = bands.pop("points")[0]
+    series = {name: values[0] for name, values in first["series"].items()}
+    old = Evaluation.from_json(
+        {**content, "bands": {**bands, "point": first["place"], "series": series}}
+    )
+    section = re.search(
+        r'<section id="sure".*?</section>', render(replace(data, evaluation=old)), re.DOTALL
+    )[0]
+    assert section.count("Forecast with its band, ") == 1
+    assert section.count('class="point"') == 1

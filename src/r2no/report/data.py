@@ -82,7 +82,7 @@ class Evaluation:
             )
         content = {"bands": {}, **content}
         found = cls(**{part.name: content[part.name] for part in fields(cls)})
-        return found._with_source_named()
+        return found._with_source_named()._with_points_listed()
 
     def _with_source_named(self) -> "Evaluation":
         """The source's row was called after how the demo's source was made, once."""
@@ -91,6 +91,16 @@ class Evaluation:
             return self
         scores = {"source" if name == old else name: row for name, row in self.scores.items()}
         return replace(self, scores=scores, roles={**self.roles, "source": "source"})
+
+    def _with_points_listed(self) -> "Evaluation":
+        """Bands were shown over time at one point, of one channel, once."""
+        if "point" not in self.bands:
+            return self
+        bands = dict(self.bands)
+        place, series = bands.pop("point"), bands.pop("series")
+        listed = {name: [values] for name, values in series.items()}
+        point = {"name": "at the middle of the grid", "place": place, "series": listed}
+        return replace(self, bands={**bands, "points": [point]})
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,8 @@ def charts(bands: dict[str, Any]) -> dict[str, Any]:
 def _point_charts(bands: dict[str, Any], percent: str) -> list[dict[str, Any]]:
     """Forecast and band over time, by place and channel, with words for the choice."""
     found = []
-    for channel, of_channel in enumerate(bands["channels"][:_MOST_CHANNELS]):
+    known = min(len(point["series"]["target"]) for point in bands["points"])
+    for channel, of_channel in enumerate(bands["channels"][: min(known, _MOST_CHANNELS)]):
         for number, point in enumerate(bands["points"], 1):
             series = {name: each[channel] for name, each in point["series"].items()}
             frames = range(1, len(series["target"]) + 1)
