@@ -32,9 +32,10 @@ ACROSS = {
 }
 
 #: Relative error of norms: (float64 against stored, float32 against stored). Smooth activations
-#: leave rounding. Of DeepONet's millions of ReLUs a few lie across, each worth 1e-5; in float32
-#: CNO's lie where the processor's rounding puts them.
-NORM_ERROR = {"cno": (1e-5, 4e-3), "deeponet": (3e-5, 3e-4)}
+#: leave rounding. Of DeepONet's millions of ReLUs a few lie across, each worth 1e-5 in float64; in
+#: float32 they, and CNO's, lie where the processor's rounding puts them: noise of 1e-7 in the input
+#: moves norms of DeepONet by up to 5e-4.
+NORM_ERROR = {"cno": (1e-5, 4e-3), "deeponet": (3e-5, 2e-3)}
 SMOOTH = (1e-5, 1e-5)
 
 
