@@ -1,11 +1,13 @@
 """The commands as two processes: what one writes, once; killed and started again, the same bits."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
         "adapt": {"members": 1, "repair": REPAIR, "ensemble": {"radial": 4, "angular": 4}},
     }
-    for name in ("two", "killed"):
+    for name in ("two", "killed-0", "killed-1"):
         text = yaml.safe_dump({**content, "out": str(folder / name)})
         (folder / f"{name}.yaml").write_text(text)
     outputs = commanded(2, "adapt", folder / "two.yaml")
@@ -72,38 +74,47 @@ def test_scores_and_forecasts_are_those_of_one_process(place: Path, tmp_path: Pa
     assert storage.file_sha256(tmp_path / "1.nc") == storage.file_sha256(tmp_path / "2.nc")
 
 
-def test_killed_processes_are_started_again_and_end_in_the_same_bits(place: Path) -> None:
-    launch = ["torch.distributed.run", "--nproc-per-node=2", "--max-restarts=2", "--standalone"]
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killed_processes_are_started_again_and_end_in_the_same_bits(
+    place: Path, victim: int
+) -> None:
+    launch = ["torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", "--standalone"]
+    path, run = os.pathsep.join([str(ROOT / "src"), str(ROOT)]), f"killed-{victim}"
     process = subprocess.Popen(
-        [sys.executable, "-m", *launch, "-m", "r2no", "adapt", str(place / "killed.yaml")],
+        [sys.executable, "-m", *launch, "-m", "r2no", "adapt", str(place / f"{run}.yaml")],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
-    try:
-        done = 0
-        for victim in (1, 0):
-            done = _trained_beyond(place / "killed", done, process)
-            os.kill(_workers(process.pid)[victim], signal.SIGKILL)
+    with _ended(process):
+        _wait_for_training(place / run, process)
+        os.kill(_workers(process.pid)[victim], signal.SIGKILL)
         _, err = process.communicate(timeout=180)
-    finally:
-        process.kill()
     assert process.returncode == 0, err
     for name in ("repair-0.safetensors", "ensemble.safetensors"):
-        files = [place / run / "model.r2no" / name for run in ("two", "killed")]
+        files = [place / each / "model.r2no" / name for each in ("two", run)]
         assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def _trained_beyond(out: Path, update: int, process: subprocess.Popen) -> int:
-    """Wait for a state after this update; returns its update."""
+@contextlib.contextmanager
+def _ended(process: subprocess.Popen) -> Iterator[None]:
+    """Whatever happens, neither the process nor those that it started stay behind."""
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def _wait_for_training(out: Path, process: subprocess.Popen) -> None:
+    """Until the state of an update is stored."""
     state = out / "work" / "repair-42" / "state.safetensors"
     while process.poll() is None:
-        if state.exists():
-            found = storage.load_tensors(state)[1]["update"]
-            if found > update:
-                return int(found)
+        if state.exists() and storage.load_tensors(state)[1]["update"] > 0:
+            return
         time.sleep(0.005)
     raise AssertionError(process.communicate()[1])
 

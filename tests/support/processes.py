@@ -48,7 +48,9 @@ def ended(started: list[subprocess.Popen], *, within: float = 180) -> list[tuple
             found.append((process.returncode, out, err))
     finally:
         for process in started:
-            process.kill()
+            if process.poll() is None:
+                process.kill()
+                process.communicate()  # closes its pipes, which would warn in a later test
     return found
 
 
