@@ -25,7 +25,7 @@ from r2no.training import Persistence, TrainSettings, cached_source
 SETTINGS = changed(
     LARGER,
     members=1,
-    repair=changed(LARGER.repair, steps=2, train=TrainSettings(epochs=1, batch_size=6, lr=5e-3)),
+    repair=changed(LARGER.repair, steps=2, train=TrainSettings(epochs=4, batch_size=6, lr=2e-2)),
     ensemble=changed(LARGER.ensemble, recall=1),
 )
 #: Roll-outs of such modules take other steps on the CPU, so iterates agree to rounding, of which

@@ -141,8 +141,8 @@ def test_a_single_shared_cell_is_a_ridge_of_one_cell():
     model = nested(data, cells)
     (chain,) = model.nested_.chains
     moments = model.sums_.total().moments[0]
-    plain = scaled_ridge(moments[..., :-1, :-1], moments[None, ..., :-1, -1], chain.penalties)
-    torch.testing.assert_close(model.nested_.weights, chain.share * plain[0, 0])
+    plain = scaled_ridge(moments[..., :-1, :-1], moments[..., :-1, -1:], chain.penalties)
+    torch.testing.assert_close(model.nested_.weights, chain.share * plain[..., 0, 0])
     assert chain.levels == ((1, 1, 1),)
 
 
@@ -324,25 +324,25 @@ def test_scaled_ridge_solves_its_equations_and_ignores_the_size_of_columns():
     moments = nested(structured(0, 30, 0.3)).sums_.total().moments[0]
     ridges = [1e-4, 1e-2, 1.0, math.inf]
     gram, rhs = moments[..., :-1, :-1], moments[..., :-1, -1]
-    found = scaled_ridge(gram, torch.stack([rhs, -2 * rhs]), ridges)
+    found = scaled_ridge(gram, torch.stack([rhs, -2 * rhs], -1), ridges)
     diagonal = torch.diag_embed(gram.diagonal(dim1=-2, dim2=-1))
-    for ridge, weights in zip(ridges[:-1], found[0], strict=False):
+    for ridge, weights in zip(ridges, found[..., 0].unbind(-1)[:-1], strict=False):
         left = torch.einsum("...ij,...j->...i", gram + ridge * diagonal, weights)
         torch.testing.assert_close(left, rhs)
-    torch.testing.assert_close(found[1], -2 * found[0])
-    assert found[:, -1].abs().max() == 0
+    torch.testing.assert_close(found[..., 1], -2 * found[..., 0])
+    assert found[..., -1, :].abs().max() == 0
     size = torch.tensor([1e-2, 1.0, 1e2]).double()
-    other = scaled_ridge(gram * size[:, None] * size, (rhs * size)[None], ridges)
-    torch.testing.assert_close(other[0] * size, found[0])
+    other = scaled_ridge(gram * size[:, None] * size, (rhs * size)[..., None], ridges)
+    torch.testing.assert_close(other * size[:, None, None], found[..., :1])
     with pytest.raises(ConfigError, match="positive"):
-        scaled_ridge(gram, rhs[None], [0.0])
+        scaled_ridge(gram, rhs[..., None], [0.0])
 
 
 def test_a_column_of_rounding_gets_no_weight():
     moments = nested(structured(0, 30, 0.3)).sums_.total().moments[0].clone()
     moments[..., 0, :] *= 1e-8
     moments[..., :, 0] *= 1e-8
-    found = scaled_ridge(moments[..., :-1, :-1], moments[None, ..., :-1, -1], [1e-6])[0, 0]
+    found = scaled_ridge(moments[..., :-1, :-1], moments[..., :-1, -1:], [1e-6])[..., 0, 0]
     assert found[..., 0].abs().max() == 0
     assert found[..., 1].abs().max() > 0
 
@@ -373,3 +373,49 @@ def test_the_shortfall_of_folds_is_what_more_data_bring():
         wanted += (lost - float((whole - truth).square().sum())) / (8 + 9) / 200
     assert wanted > 0.005
     assert found == pytest.approx(wanted, rel=0.25)
+
+
+GOOD = torch.zeros(CELLS.num_cells, 2, 7).double()
+GOOD[..., 5] = torch.linspace(-1, 1, CELLS.num_cells).double()[:, None]
+
+
+def one_good_forecast(seed, windows):
+    """Sums of five columns of noise, one forecast that is right by cell, and the base column."""
+    source, _, _ = problem(seed=seed, grid=GRID, windows=windows)
+    generator = torch.Generator().manual_seed(1000 + seed)
+    noise = torch.randn(7, *source.shape, generator=generator, dtype=torch.float64)
+    iterates = source + noise[None, :6]
+    truth = replace(nested((source, iterates, source)).fitted_, weights=GOOD)
+    return nested((source, iterates, truth.predict(source, iterates) + noise[6])).sums_
+
+
+def test_repairs_that_say_nothing_cost_little_where_other_columns_say_it():
+    rivals, free = {"good": 5}, [5, 6]
+    excess = torch.zeros(2)  # over the best weights there are: with all columns alone, with both
+    for seed in range(6):
+        sums, other = one_good_forecast(seed, 12), one_good_forecast(seed + 50, 60)
+        whole = solve_nested(sums, FOLDS, CELLS, rivals=rivals)
+        found = solve_nested(sums, FOLDS, CELLS, rivals=rivals, free=free)
+        assert any(chain.free for chain in found.chains)
+        errors = [
+            float(quadratic_error(other.total().moments[0], weights).sum())
+            for weights in (whole.weights, found.weights, GOOD)
+        ]
+        excess += torch.tensor(errors[:2]) - errors[2]
+    assert 0 < excess[1] < 0.8 * excess[0]
+
+
+def test_a_chain_without_repairs_is_one_of_the_other_columns():
+    sums, rivals, free = one_good_forecast(0, 12), {"good": 5}, [5, 6]
+    found = solve_nested(sums, FOLDS, CELLS, rivals=rivals, free=free)
+    chain = replace(next(chain for chain in found.chains if chain.free), share=1.0)
+    weights = refit_chains(sums, CELLS, [chain], rivals=rivals, free=free)
+    assert weights[..., :5].abs().max() == 0
+    part, plain = sums.with_columns(free), replace(chain, free=False)
+    fewer = refit_chains(part, CELLS, [plain], rivals={"good": 0})
+    torch.testing.assert_close(weights[..., 5:], fewer)
+    repairs = sums.with_columns([0, 1, 2, 3, 4])
+    alone = refit_chains(repairs, CELLS, [replace(chain, start=None)], free=[])
+    torch.testing.assert_close(alone, refit_chains(repairs, CELLS, [replace(plain, start=None)]))
+    again = NestedFit.from_decisions(found.decisions(), found.tensors())
+    assert again.chains == found.chains

@@ -29,6 +29,6 @@ def problem(seed=0, grid=(6, 7), windows=5, members=2, depths=3, channels=3, fra
     return source, iterates, target
 
 
-def refit_chains(sums, finest, chains, *, leads=1, rivals=None):
+def refit_chains(sums, finest, chains, *, leads=1, **columns):
     """The mean of given chains, fitted on the total of ``sums``; on the finest cells."""
-    return ChainSearch(sums, (), finest, (), leads=leads, rivals=rivals).refit(chains)
+    return ChainSearch(sums, (), finest, (), leads=leads, **columns).refit(chains)

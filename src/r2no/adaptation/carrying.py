@@ -82,7 +82,7 @@ def _carried(sums: GramSums, recordings: int) -> Carried:
     for first in range(number):
         fit = [(first + place) % number for place in range(recordings)]
         others = [unit for unit in range(number) if unit not in fit]
-        weights = scaled_ridge(gram[fit].sum(0), rhs[fit].sum(0)[None], [_RIDGE])[0, 0]
+        weights = scaled_ridge(gram[fit].sum(0), rhs[fit].sum(0)[..., None], [_RIDGE])[..., 0, 0]
         all_of_them = [*fit, *others]
         crosses.append((weights * rhs[all_of_them]).flatten(1).sum(1))
         squares.append(torch.einsum("...i,u...ij,...j->u", weights, gram[all_of_them], weights))

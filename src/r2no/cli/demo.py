@@ -72,7 +72,8 @@ def _chain_words(chain: dict[str, Any]) -> str:
     levels = zip(chain["levels"], chain["penalties"], strict=True)
     steps = [f"{_cells_name(*size)} (ridge {ridge:g})" for size, ridge in levels]
     start = chain["start"]
-    return " > ".join(steps if start is None else [readable(start), *steps])
+    words = " > ".join(steps if start is None else [readable(start), *steps])
+    return f"{words}, without repairs" if chain["free"] else words
 
 
 def _cells_name(radial: int, angular: int, leads: int) -> str:

@@ -9,6 +9,9 @@ the first starting from zero, i.e. from the source, or from another forecast tha
 adaptation. The penalty is in proportion to each column's own energy, so it asks the same of small
 repairs and of whole recalled frames.
 
+Columns nest as cells do: a chain may leave the repairs out, which have little to say where the
+columns that cost nothing say it already, and would only cost certainty there.
+
 A fold's fit saw less data than the final one. Of its held-out error, what stems from that is
 taken off: with w_k the fits of the folds and w̄ their mean, ‖w_k - w̄‖²_G of each scored block (the
 jackknife's estimate of the variance that the final fit will not have).
@@ -44,12 +47,14 @@ class Chain:
         share: Weight in the average.
         start: Label of the column whose forecast it starts from; none for the source, nor where
             the column was left out.
+        free: Whether it leaves out the repairs.
     """
 
     levels: tuple[Level, ...]
     penalties: tuple[float, ...]
     share: float
     start: str | None = None
+    free: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +91,7 @@ class ChainSearch:
         *,
         leads: int = 1,
         rivals: Mapping[str, int] | None = None,
+        free: Sequence[int] | None = None,
     ) -> None:
         self._rivals = rivals or {}
         self.levels = Levels(finest, sums.moments.shape[2] // leads, leads)
@@ -93,9 +99,13 @@ class ChainSearch:
         self._fit = self.levels.compact(sums.moments)
         self._score = self._fit if scoring is None else self.levels.compact(scoring.moments)
         self._columns = sums.moments.shape[-1] - 1
+        self._free = range(self._columns) if free is None else free
         self._blocks = [block for _, score in folds for block in score]
+        self._at_root = self.levels.coarsen(self._score, self.levels.root)
         fold_of = [number for number, (_, score) in enumerate(folds) for _ in score]
         self._fold_of = torch.tensor(fold_of, dtype=torch.long)
+        chosen = [[float(group in fit) for group in range(len(self._fit))] for fit, _ in folds]
+        self._chosen = torch.tensor(chosen, dtype=torch.float64)
 
     def restricted(self, positions: Sequence[int], rivals: Mapping[str, int]) -> "ChainSearch":
         """The same search with some of the columns, at the given positions."""
@@ -103,18 +113,39 @@ class ChainSearch:
         fewer._fit = fewer._score = sub_block(self._fit, positions)
         if self._score is not self._fit:
             fewer._score = sub_block(self._score, positions)
+        fewer._at_root = sub_block(self._at_root, positions)
         fewer._columns, fewer._rivals = len(positions), rivals
+        fewer._free = [place for place, old in enumerate(positions) if old in self._free]
         return fewer
+
+    @property
+    def repairs(self) -> bool:
+        """Whether there are columns that a chain may leave out, and forecasts among the others."""
+        return bool(self._rivals) and len(self._free) < self._columns
+
+    def without_repairs(self) -> "ChainSearch":
+        """The same search with the columns that cost nothing."""
+        places = {old: new for new, old in enumerate(self._free)}
+        rivals = {name: places[old] for name, old in self._rivals.items() if old in places}
+        return self.restricted(self._free, rivals)
+
+    def widened(self, trial: Trial) -> Trial:
+        """A trial of the search without repairs as one of this search."""
+        weights = [self._wide(each) for each in trial.weights]
+        return Trial(replace(trial.chain, free=True), weights, trial.errors)
+
+    def _wide(self, weights: Float[Tensor, "cell fewer"]) -> Float[Tensor, "cell column"]:
+        wide = weights.new_zeros(len(weights), self._columns)
+        wide[:, list(self._free)] = weights
+        return wide
 
     # -- trials -------------------------------------------------------------------------------
 
     def forecast(self, start: str | None = None) -> Trial:
         """A forecast as it is: of the source, or of a rival."""
         weights = self._start(start)
-        root = self.levels.root
-        moments = self.levels.coarsen(self._score[self._blocks], root)
         extended = torch.cat([-weights, weights.new_ones(len(weights), 1)], -1)
-        errors = torch.einsum("ci,bcij,cj->b", extended, moments, extended)
+        errors = torch.einsum("ci,bcij,cj->b", extended, self._at_root[self._blocks], extended)
         return Trial(Chain((), (), 0.0, start), [weights] * len(self._folds), errors)
 
     def trials(self, starts: Sequence[Trial]) -> list[Trial]:
@@ -149,44 +180,46 @@ class ChainSearch:
     def _attempt(self, starts: Sequence[Trial], level: Level) -> list[Trial]:
         """From each start one more level, with the penalty of lowest held-out error."""
         fit, score = self._coarse(level)
-        paths = []  # by fold: start, ridge, cell, column
-        for number, (groups, _) in enumerate(self._folds):
+        paths = []  # by fold: cell, column, ridge, start
+        for number, total in enumerate((self._chosen @ fit.flatten(1)).unflatten(1, fit.shape[1:])):
             parents = [self._inherited(start.weights[number], start, level) for start in starts]
-            paths.append(_stepped(fit[list(groups)].sum(0), torch.stack(parents), self._grid))
-        errors = self._held_out(score, paths)  # block, start, ridge
+            paths.append(_stepped(total, torch.stack(parents, -1), self._grid))
+        errors = self._held_out(score, paths)  # block, ridge, start
         trials = []
         for number, start in enumerate(starts):
-            best = int(errors[:, number].sum(0).argmin())
+            own = errors[..., number]
+            best = int(own.sum(0).argmin())
             without = [
-                int(errors[self._fold_of != fold, number].sum(0).argmin())
-                for fold in range(len(self._folds))
+                int(own[self._fold_of != fold].sum(0).argmin()) for fold in range(len(paths))
             ]
-            weights = [path[number, own] for path, own in zip(paths, without, strict=True)]
+            weights = [path[..., r, number].clone() for path, r in zip(paths, without, strict=True)]
             penalties = (*start.chain.penalties, self._grid[best])
             chain = replace(start.chain, levels=(*start.chain.levels, level), penalties=penalties)
-            own_errors = errors[range(len(errors)), number, torch.tensor(without)[self._fold_of]]
-            trials.append(Trial(chain, weights, own_errors))
+            apart = own[range(len(own)), torch.tensor(without)[self._fold_of]]
+            trials.append(Trial(chain, weights, apart))
         return trials
 
     def _held_out(
         self,
         score: Float[Tensor, "group cell column_and_target column_and_target"],
-        paths: Sequence[Float[Tensor, "start ridge cell column"]],
-    ) -> Float[Tensor, "block start ridge"]:
+        paths: Sequence[Float[Tensor, "cell column ridge start"]],
+    ) -> Float[Tensor, "block ridge start"]:
         """Errors of each fold's fits on its blocks, less the fits' distance from their mean.
 
-        ‖y - Cw‖² - ‖C(w - w̄)‖² = ‖y‖² + 2 w·(G w̄ - r) - w̄·G w̄.
+        ‖y - Cw‖² - ‖C(w - w̄)‖² = ‖y‖² - 2 w·r + (2w - w̄)·G w̄.
         """
-        mean = torch.stack(list(paths)).mean(0).flatten(0, 1).permute(1, 2, 0)  # cell, column, n
+        fits = [path.flatten(2) for path in paths]  # cell, column, n
+        mean = fits[0] / len(fits)
+        for fit in fits[1:]:
+            mean.add_(fit, alpha=1 / len(fits))
         errors = []
         for fold, block in zip(self._fold_of.tolist(), self._blocks, strict=True):
             moments = score[block]
-            moved = torch.bmm(moments[:, :-1, :-1].contiguous(), mean)
-            fit = paths[fold].flatten(0, 1).permute(1, 2, 0)
-            cross = (fit * (moved - moments[:, :-1, -1:])).sum((0, 1))
-            bent = (mean * moved).sum((0, 1))
-            errors.append(moments[:, -1, -1].sum() + 2 * cross - bent)
-        found: Tensor = torch.stack(errors).unflatten(1, paths[0].shape[:2])
+            moved = torch.bmm(moments[:, :-1, :-1], mean)
+            moved *= 2 * fits[fold] - mean
+            cross = moments[:, :-1, -1].flatten() @ fits[fold].flatten(0, 1)
+            errors.append(moments[:, -1, -1].sum() - 2 * cross + moved.sum((0, 1)))
+        found: Tensor = torch.stack(errors).unflatten(1, paths[0].shape[2:])
         return found
 
     # -- comparing and refitting --------------------------------------------------------------
@@ -235,7 +268,9 @@ class ChainSearch:
         self, means: Sequence[Float[Tensor, "slot column"]]
     ) -> Float[Tensor, " block"]:
         """Held-out errors of weights by fold."""
-        errors: Tensor = self._held_out(self._score, [mean[None, None] for mean in means])[:, 0, 0]
+        errors: Tensor = self._held_out(self._score, [mean[..., None, None] for mean in means])[
+            :, 0, 0
+        ]
         return errors
 
     def errors_of(
@@ -250,17 +285,29 @@ class ChainSearch:
         return self.levels.spread(self._mean(chains, list(range(len(self._fit)))))
 
     def _mean(self, chains: Sequence[Chain], groups: list[int]) -> Float[Tensor, "slot column"]:
-        """The mean of the chains, fitted on some groups."""
-        total = self._fit[groups].sum(0, keepdim=True)
-        mean = total.new_zeros(self.levels.slots, self._columns)
+        """The mean of the chains, fitted on some groups.
+
+        Where there are no forecasts but repairs, chains that leave them out have all columns.
+        """
+        mean = self._fit.new_zeros(self.levels.slots, self._columns)
+        apart = self.repairs and any(chain.free for chain in chains)
+        free = self.without_repairs() if apart else self
         for chain in chains:
-            before, weights = self.levels.root, self._start(chain.start)
-            for level, ridge in zip(chain.levels, chain.penalties, strict=True):
-                moments = self.levels.coarsen(total, level)[0]
-                parents = weights[self.levels.parents(before, level)]
-                weights, before = _stepped(moments, parents[None], [ridge])[0, 0], level
-            mean += chain.share * weights[self.levels.map(before)[0]]
+            if chain.free and apart:
+                mean += chain.share * self._wide(free._fitted(chain, groups))
+            else:
+                mean += chain.share * self._fitted(chain, groups)
         return mean
+
+    def _fitted(self, chain: Chain, groups: list[int]) -> Float[Tensor, "slot column"]:
+        """One chain, fitted on some groups."""
+        before, weights = self.levels.root, self._start(chain.start)
+        total = self._fit[groups].sum(0, keepdim=True)
+        for level, ridge in zip(chain.levels, chain.penalties, strict=True):
+            moments = self.levels.coarsen(total, level)[0]
+            parents = weights[self.levels.parents(before, level)]
+            weights, before = _stepped(moments, parents[..., None], [ridge])[..., 0, 0], level
+        return weights[self.levels.map(before)[0]]
 
     # -- pieces -------------------------------------------------------------------------------
 
@@ -298,10 +345,10 @@ def _best(trials: Sequence[Trial]) -> Trial:
 
 def _stepped(
     moments: Float[Tensor, "cell column_and_target column_and_target"],
-    parents: Float[Tensor, "start cell column"],
+    parents: Float[Tensor, "cell column start"],
     grid: Sequence[float],
-) -> Float[Tensor, "start ridge cell column"]:
+) -> Float[Tensor, "cell column ridge start"]:
     """w_parent + (G + λ diag(G))⁻¹ (r - G w_parent), for every penalty."""
-    gram, rhs = moments[..., :-1, :-1].contiguous(), moments[..., :-1, -1]
-    left = rhs - torch.bmm(gram, parents.permute(1, 2, 0)).permute(2, 0, 1)
-    return parents[:, None] + scaled_ridge(gram, left, grid)
+    gram, rhs = moments[..., :-1, :-1].contiguous(), moments[..., :-1, -1:]
+    steps = scaled_ridge(gram, rhs - torch.bmm(gram, parents), grid)
+    return steps.add_(parents[:, :, None])

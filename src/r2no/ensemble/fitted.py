@@ -95,6 +95,7 @@ class FittedEnsemble:
                 leads=plan.lead_groups,
                 recordings=plan.recordings,
                 rivals=columns.rivals,
+                free=columns.free,
                 units=plan.units,
                 carried=Carried(plan.variation, plan.spread),
             )

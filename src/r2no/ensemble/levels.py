@@ -30,22 +30,23 @@ class Levels:
 
     def sizes(self) -> list[tuple[int, int]]:
         """Bands and sectors of every partition but the root's, coarse ones first."""
-        bands, sectors = _quarterings(self.finest.radial), _quarterings(self.finest.angular)
+        bands, sectors = self._bands_and_sectors()
         sizes = [(r, a) for r in bands for a in sectors if (r, a) != self.root[:2]]
         return sorted(sizes, key=lambda size: size[0] * size[1])
 
     def coarser(self, size: tuple[int, int]) -> list[tuple[int, int]]:
         """The sizes from which one is reached by one refinement."""
-        bands, sectors = _quarterings(self.finest.radial), _quarterings(self.finest.angular)
+        bands, sectors = self._bands_and_sectors()
         radial, angular = bands.index(size[0]), sectors.index(size[1])
         found = [(bands[radial - 1], size[1])] if radial else []
         return found + ([(size[0], sectors[angular - 1])] if angular else [])
 
+    def _bands_and_sectors(self) -> tuple[list[int], list[int]]:
+        return _quarterings(self.finest.radial), sorted({1, self.finest.angular})
+
     def lead_groups(self) -> list[int]:
-        """1, the divisor nearest to half of the groups, and all of them."""
-        middle = [n for n in range(2, self.leads) if self.leads % n == 0]
-        nearest = sorted(middle, key=lambda n: abs(n - self.leads / 2))[:1]
-        return sorted({1, self.leads, *nearest})
+        """Shared over lead times, and as many groups as there are."""
+        return sorted({1, self.leads})
 
     def map(self, level: Level) -> tuple[Int[Tensor, " slot"], int]:
         """For each slot its cell in a partition (occupied ones), and their number."""

@@ -9,7 +9,7 @@ What is reported is judged outside of that choice: the gain of every block is th
 penalties and shares were chosen without the blocks of its fold, made of fits that never saw them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -28,10 +28,10 @@ from r2no.errors import EmptySplitError
 from r2no.spectral import FourierCells
 
 #: Penalties tried on every partition, in shares of a column's own energy.
-NESTED_GRID = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+NESTED_GRID = (1e-8, 1e-5, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 
 #: So many chains, those of lowest held-out error, are weighed against each other.
-_MOST_CHAINS = 40
+_MOST_CHAINS = 24
 
 #: From so many recordings on, held-out blocks are whole recordings and show what carries over.
 ENOUGH_RECORDINGS = 4
@@ -119,6 +119,7 @@ class NestedFit:
                     "penalties": list(chain.penalties),
                     "share": chain.share,
                     "start": chain.start,
+                    "free": chain.free,
                 }
                 for chain in self.chains
             ],
@@ -154,6 +155,7 @@ class NestedFit:
                 tuple(chain["penalties"]),
                 chain["share"],
                 chain.get("start"),
+                bool(chain.get("free", False)),
             )
             for chain in stored
         )
@@ -186,6 +188,7 @@ def solve_nested(
     leads: int = 1,
     recordings: int | None = None,
     rivals: Mapping[str, int] | None = None,
+    free: Sequence[int] | None = None,
     units: Sequence[int] = (),
     carried: Carried = ALL_OF_IT,
 ) -> NestedFit:
@@ -201,6 +204,7 @@ def solve_nested(
         recordings: Number k of recordings in ``sums``, if the weights are meant for others too:
             below four k/(k + v) of the weights is kept, whatever the blocks say.
         rivals: Columns that are forecasts which need no adaptation, by name.
+        free: Columns that cost nothing, which chains may use by themselves; default all.
         units: Recording of each group; none if not known.
         carried: What other recordings say of these; counts below four of them.
     """
@@ -209,10 +213,12 @@ def solve_nested(
             "The nested fit needs blocks to hold out, but there are too few windows to part them. "
             "Give more windows, or a fixed partition and `ridge`."
         )
-    search = ChainSearch(sums, folds, finest, tuple(grid), judged, leads=leads, rivals=rivals)
+    search = ChainSearch(
+        sums, folds, finest, tuple(grid), judged, leads=leads, rivals=rivals, free=free
+    )
     source = search.forecast()
     others = {name: search.forecast(name) for name in rivals or {}}
-    trials = [*_best_chains(search, source, others.values()), *others.values()]
+    trials = [*_best_chains(search, source, others), *others.values()]
     few = recordings is not None and recordings < ENOUGH_RECORDINGS
     trust = recordings / (recordings + carried.variation) if few and recordings else 1.0
     shares, means = _weighed(search, trials, trust)
@@ -236,11 +242,20 @@ def solve_nested(
     )
 
 
-def _best_chains(search: ChainSearch, source: Trial, others: Iterable[Trial]) -> list[Trial]:
-    """Chains from the source, and from the best of the others if that is better; the best first."""
-    better = [trial for trial in others if trial.error < source.error]
-    starts = [source, *sorted(better, key=lambda trial: trial.error)[:1]]
-    return sorted(search.trials(starts), key=lambda trial: trial.error)[:_MOST_CHAINS]
+def _best_chains(search: ChainSearch, source: Trial, others: Mapping[str, Trial]) -> list[Trial]:
+    """With all columns and with those that cost nothing; the best first."""
+    found = search.trials(_starts(source, others))
+    if search.repairs:
+        free = search.without_repairs()
+        names = {name: free.forecast(name) for name in others}
+        found += [search.widened(trial) for trial in free.trials(_starts(free.forecast(), names))]
+    return sorted(found, key=lambda trial: trial.error)[:_MOST_CHAINS]
+
+
+def _starts(source: Trial, others: Mapping[str, Trial]) -> list[Trial]:
+    """The source, and the best of the others if that is better."""
+    better = [trial for trial in others.values() if trial.error < source.error]
+    return [source, *sorted(better, key=lambda trial: trial.error)[:1]]
 
 
 def _shortfall(

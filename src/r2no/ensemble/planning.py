@@ -167,7 +167,7 @@ class _HeldOut:
         self._before = float(sum(sums.energy[list(score)].sum() for _, score in self._folds))
         self._search = ChainSearch(
             sums, self._folds, ensemble.cells, (), leads=ensemble.plan.lead_groups,
-            rivals=ensemble.columns.rivals,
+            rivals=ensemble.columns.rivals, free=ensemble.columns.free,
         ) if ensemble.nested is not None else None  # fmt: skip
 
     def error(

@@ -100,9 +100,9 @@ def ridge_scores(
 
 def scaled_ridge(
     gram: Float[Tensor, "*cells column column"],
-    rhs: Float[Tensor, "side *cells column"],
+    rhs: Float[Tensor, "*cells column side"],
     ridges: Sequence[Number],
-) -> Float[Tensor, "side ridge *cells column"]:
+) -> Float[Tensor, "*cells column ridge side"]:
     """(G + λ diag(G))⁻¹ r for every positive penalty, by a Cholesky factor each.
 
     The penalty is in proportion to each column's own energy, so the solution does not depend on
@@ -111,19 +111,19 @@ def scaled_ridge(
     """
     if any(not ridge > 0 for ridge in ridges) or not ridges:
         raise ConfigError(f"`ridges` must be positive numbers, but got {tuple(ridges)}.")
-    size = gram.shape[-1]
-    weights = rhs.new_zeros(len(rhs), len(ridges), *rhs.shape[1:])
+    weights = rhs.new_zeros(*rhs.shape[:-1], len(ridges), rhs.shape[-1])
     energy = gram.diagonal(dim1=-2, dim2=-1)
     scale = torch.where(energy > _rounding(energy.amax(-1))[..., None], energy.rsqrt(), 0.0)
-    unit = gram * scale[..., :, None] * scale[..., None, :]
-    sides = (rhs * scale).movedim(0, -1)
+    unit = gram * scale[..., :, None]
+    unit *= scale[..., None, :]
+    diagonal, own = unit.diagonal(dim1=-2, dim2=-1), unit.diagonal(dim1=-2, dim2=-1).clone()
+    sides = rhs * scale[..., None]
     for number, ridge in enumerate(ridges):
         if ridge == float("inf"):
             continue  # zero weights
-        shifted = unit + torch.eye(size, dtype=unit.dtype) * ridge
-        factor = torch.linalg.cholesky(shifted)
-        solution = torch.cholesky_solve(sides, factor).movedim(-1, 0)
-        weights[:, number] = solution * scale
+        torch.add(own, ridge, out=diagonal)
+        solution = torch.cholesky_solve(sides, torch.linalg.cholesky(unit))
+        torch.mul(solution, scale[..., None], out=weights[..., number, :])
     return weights
 
 
