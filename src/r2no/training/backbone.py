@@ -1,6 +1,6 @@
 """Pretraining and finetuning of a backbone: mean squared error in normalised units."""
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from r2no import devices, storage
 from r2no._types import PathLike
@@ -10,7 +10,8 @@ from r2no.progress import SILENT, Reporter
 from r2no.scoring import Metrics, NormalisedError, mean_square, score
 from r2no.training.batches import Batch, TrainingBatches
 from r2no.training.config import TrainSettings
-from r2no.training.engine import TrainResult, optimise
+from r2no.training.distributed import LossFunction
+from r2no.training.engine import Problem, TrainResult, optimise
 from r2no.training.operator import PhysicalOperator
 
 
@@ -42,8 +43,32 @@ def train_operator(
         reporter: Where progress is shown.
     """
     channels = list(train.fields.measured if measured_only else range(len(train.fields.channels)))
-    normalise = operator.history_normaliser, operator.target_normaliser
-    device = normalise[0].shift.device
+    data = (train.fingerprint, validation.fingerprint, measured_only)
+    rounded = [] if precision == "float32" else [precision]
+    read = TrainingBatches(train, operator.history_normaliser, operator.target_normaliser)
+
+    def validate() -> tuple[float, dict[str, float]]:
+        scores = validation_scores(operator, validation, validation_batch or settings.batch_size)
+        return scores["rmse"], scores
+
+    problem = Problem(
+        operator.network,
+        _squared_error(operator, channels, precision),
+        validate,
+        size=len(train),
+        key=storage.fingerprint("backbone", *data, *rounded),
+        read=read,
+        alike=read.statistics,
+        precision=precision,
+    )
+    return optimise(problem, settings, folder=folder, title=title, reporter=reporter)
+
+
+def _squared_error(
+    operator: PhysicalOperator, channels: list[int], precision: devices.Precision
+) -> LossFunction:
+    """The mean squared error of the network's answer on these channels, in normalised units."""
+    device = operator.history_shift.device
 
     def loss(batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         window = batch.to(device).window
@@ -53,33 +78,7 @@ def train_operator(
         value = mean_square(error[..., channels], window, channels)
         return value, {"loss": value}
 
-    key = storage.fingerprint(
-        "backbone",
-        train.fingerprint,
-        validation.fingerprint,
-        measured_only,
-        *([] if precision == "float32" else [precision]),
-    )
-    network: nn.Module = operator.network
-
-    def validate() -> tuple[float, dict[str, float]]:
-        scores = validation_scores(operator, validation, validation_batch or settings.batch_size)
-        return scores["rmse"], scores
-
-    return optimise(
-        network,
-        loss,
-        validate,
-        settings,
-        size=len(train),
-        key=key,
-        folder=folder,
-        title=title,
-        reporter=reporter,
-        read=TrainingBatches(train, *normalise),
-        precision=precision,
-        alike=[value for each in normalise for value in (each.shift, each.scale)],
-    )
+    return loss
 
 
 def validation_scores(
