@@ -18,9 +18,9 @@ from r2no.adaptation.fitting import check_adaptable, fit_ensemble, held_out_bloc
 from r2no.adaptation.groups import ColumnGroup, further_operators
 from r2no.adaptation.minutes import DEFAULT_MINUTES
 from r2no.adaptation.model import AdaptedModel
-from r2no.adaptation.task import Task, trajectories
+from r2no.adaptation.task import Task
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Fields, Placed, Windows
+from r2no.data.window import Fields, Placed, Windows, trajectories
 from r2no.errors import ConfigError, EmptySplitError, GridMismatchError
 from r2no.progress import SILENT, Reporter
 from r2no.settings import changed

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from r2no import devices, ranks, storage
 from r2no._types import Number, Operator, PathLike
-from r2no.data.window import Windows, batches, collate
+from r2no.data.window import Windows, batches, gather
 from r2no.errors import (
     FileDamagedError,
     R2NOError,
@@ -105,7 +105,7 @@ def cached_source(
     first = next(iter(batches(windows, 1)))[1]
     wide = ["float64"] if first.history.dtype == torch.float64 else []  # once kept in float32
     key = storage.fingerprint(operator_identity(source), windows.fingerprint, batch_size, *wide)
-    shape = _shape(windows)
+    shape = windows.fields.target_shape
     answer = torch.from_numpy(_checked(source, first.history, shape))
     ranks.check_enough(len(windows))
     with sole_run(Path(folder) / f"h0-{key[:24]}"):
@@ -117,14 +117,14 @@ def cached_source(
             rows = ranks.in_order(starts, partial(_answers, source, windows, batch_size))
             with reporter.step(title, len(windows)) as step:
                 step.advance(len(checks))
-                _fill(path, _shape(windows), rows, checks, answer, step)
+                _fill(path, (len(windows), *shape), rows, checks, answer, step)
     return SourceCache(path)
 
 
 def _answers(source: Operator, windows: Windows, batch_size: int, start: int) -> np.ndarray:
     """The source's forecasts for the batch that begins with this window."""
     numbers = range(start, min(start + batch_size, len(windows)))
-    history, shape = collate([windows[number] for number in numbers]).history, _shape(windows)
+    history, shape = gather(windows, numbers).history, windows.fields.target_shape
     with devices.memory_named(len(numbers), lambda size: _checked(source, history[:size], shape)):
         return _checked(source, history, shape)
 
@@ -143,11 +143,6 @@ def bound_cache(folder: PathLike, most: Literal["keep", "drop"] | Number) -> Non
         left -= path.stat().st_size
         path.unlink()
         _note(path).unlink(missing_ok=True)
-
-
-def _shape(windows: Windows) -> tuple[int, ...]:
-    fields = windows.fields
-    return (len(windows), fields.horizon_frames, *fields.grid, len(fields.channels))
 
 
 def _note(path: Path) -> Path:
@@ -223,5 +218,5 @@ def _header(shape: tuple[int, ...], kind: np.dtype[Any]) -> bytes:
 
 
 def _checked(source: Operator, history: Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    prediction = asked(source, history, shape[1:])
+    prediction = asked(source, history, shape)
     return np.ascontiguousarray(prediction.cpu().numpy())
