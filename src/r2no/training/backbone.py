@@ -14,6 +14,8 @@ from r2no.training.distributed import LossFunction
 from r2no.training.engine import Problem, TrainResult, optimise
 from r2no.training.operator import PhysicalOperator
 
+_TOGETHER = 64  # windows of which statistics are taken at once
+
 
 def train_operator(
     operator: PhysicalOperator,
@@ -92,14 +94,12 @@ def validation_scores(
     return {**metrics.compute()["own"], "normalised_mse": error.compute()["own"]}
 
 
-def fit_normalisers(windows: Windows, batch_size: int = 64) -> tuple[Normaliser, Normaliser]:
+def fit_normalisers(windows: Windows) -> tuple[Normaliser, Normaliser]:
     """Zero-mean, unit-variance normalisers of history and target, from one pass each.
 
     Missing values of the target do not count; those of the history count as they were filled.
     """
-    histories = (window.history for _, window in batches(windows, batch_size, shared=True))
+    histories = (window.history for _, window in batches(windows, _TOGETHER, shared=True))
     history = Normaliser.gaussian(histories, shared=True)
-    pairs = (
-        (window.target, window.mask) for _, window in batches(windows, batch_size, shared=True)
-    )
+    pairs = ((window.target, window.mask) for _, window in batches(windows, _TOGETHER, shared=True))
     return history, Normaliser.gaussian(pairs, shared=True)

@@ -25,11 +25,7 @@ from torch import Tensor
 from r2no import devices, ranks, storage
 from r2no._types import Number, Operator, PathLike
 from r2no.data.window import Windows, batches, gather
-from r2no.errors import (
-    FileDamagedError,
-    R2NOError,
-    StorageError,
-)
+from r2no.errors import FileDamagedError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter, Step
 from r2no.training.operator import asked, operator_identity, same_answer
@@ -175,26 +171,19 @@ def _fill(
     kind = answer.numpy().dtype
     done, header, row_size = len(checks), _header(shape, kind), kind.itemsize * math.prod(shape[1:])
     storage.check_space(path, len(header) + row_size * shape[0])
-    try:
-        with path.open("r+b" if done else "wb") as file:
-            file.truncate(len(header) + done * row_size if done else 0)
-            file.seek(0, os.SEEK_END)
-            file.write(b"" if done else header)
-            for position, rows in enumerate(batches_of_rows, 1):
-                file.write(rows.data)
-                checks += [zlib.crc32(row.tobytes()) for row in rows]
-                if position % _SAVE_EVERY == 0 or len(checks) == shape[0]:
-                    file.flush()
-                    os.fsync(file.fileno())
-                    _write_note(path, checks, answer)
-                step.advance(len(rows))
-    except OSError as error:
-        if isinstance(error, R2NOError):
-            raise
-        raise StorageError(
-            f"Could not write `{path}`: {error}. Free some space or choose a writable folder, then "
-            "run the same command again: it goes on where it stopped."
-        ) from error
+    mode = "r+b" if done else "wb"
+    with storage.writing(path, storage.GOES_ON), path.open(mode) as file:
+        file.truncate(len(header) + done * row_size if done else 0)
+        file.seek(0, os.SEEK_END)
+        file.write(b"" if done else header)
+        for position, rows in enumerate(batches_of_rows, 1):
+            file.write(rows.data)
+            checks += [zlib.crc32(row.tobytes()) for row in rows]
+            if position % _SAVE_EVERY == 0 or len(checks) == shape[0]:
+                file.flush()
+                os.fsync(file.fileno())
+                _write_note(path, checks, answer)
+            step.advance(len(rows))
 
 
 def _noted(path: Path) -> list[int]:
