@@ -82,6 +82,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         operators.wrap(torch.nn.Identity(), "B (T C) H W", windows.fields),
         *(training.Persistence(4, 2), training.TrainResult(0.1, 3, 9, [{"loss": 1.0}] * 9)),
         *(r2no.RepairUNet(8, 8, width=4, depth=2), RepairObjective()),
+        training.Problem(torch.nn.Identity(), lambda batch: (batch, {}), lambda: 0.0, 9, "key"),
         LossTerms(*(torch.tensor(1.0) for _ in range(4))),
         *(report.Curve("a", [0.5] * 50, [0.5] * 50), report.Labels("x", "y")),
         *(adapted.evaluation(), report.collect(model), report.ScoringWatch(model, windows)),

@@ -33,6 +33,10 @@ from r2no.replacing import check_replaceable, link_content, remove, settle, sync
 _METADATA_KEY = "r2no"  # of files without a hash, as earlier versions wrote them
 _SEALED_KEY = "r2no.sealed"
 _CHECK_KEY = "sha256 of all else"
+_AGAIN = "Free some space or choose a writable folder, then run the same command again"
+_UNTOUCHED = f"What was there before is untouched. {_AGAIN}."
+#: What is promised of a file that is filled bit by bit.
+GOES_ON = f"{_AGAIN}: it goes on where it stopped."
 
 
 @contextlib.contextmanager
@@ -44,7 +48,7 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
     """
     path = Path(path)
     temporary = _temporary(path)
-    with sole_writer(path), _named_errors(path):
+    with sole_writer(path), writing(path):
         try:
             remove(temporary)
             yield temporary
@@ -88,7 +92,7 @@ def scratch_folder(path: PathLike) -> Iterator[Path]:
     """
     path = Path(path)
     scratch = _temporary(path)
-    with sole_writer(path), _named_errors(path):
+    with sole_writer(path), writing(path):
         try:
             settle(path)
             remove(scratch)
@@ -117,22 +121,24 @@ def _temporary(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
-    """Say which file could not be written, and that nothing is lost."""
+def writing(
+    path: Path, promise: str = _UNTOUCHED, *, also: type[Exception] = OSError
+) -> Iterator[None]:
+    """Say which file could not be written, and what is not lost: ``promise``.
+
+    ``also`` is what else a library raises when it cannot write.
+    """
     try:
         yield
     except R2NOError:
         raise
-    except (OSError, SafetensorError) as error:
-        raise StorageError(
-            f"Could not write `{path}`: {error}. What was there before is untouched. "
-            "Free some space or choose a writable folder, then run the same command again."
-        ) from error
+    except (OSError, SafetensorError, also) as error:
+        raise StorageError(f"Could not write `{path}`: {error}. {promise}") from error
 
 
 def make_folder(path: PathLike) -> None:
     """Make a folder and those above it, if they are not there."""
-    with _named_errors(Path(path)):
+    with writing(Path(path)):
         Path(path).mkdir(parents=True, exist_ok=True)
 
 

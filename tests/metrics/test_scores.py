@@ -20,8 +20,8 @@ from r2no.errors import (
     NonFiniteError,
     ShapeError,
 )
-from r2no.metrics import Accumulator, MetricBatches
-from r2no.metrics.spectral import Shells, full_shell_energy
+from r2no.metrics import Accumulator, MetricBatches, spectral
+from r2no.metrics.spectral import Shells, SpectralPass
 from r2no.storage import load_tensors, save_tensors
 
 SHAPES = [(5, 8, 12, 16, 2), (3, 7, 9, 11, 2), (4, 6, 5, 10, 1), (3, 9, 8, 4, 3)]
@@ -100,11 +100,17 @@ def test_r2_keeps_its_digits_beside_a_large_mean(masked: bool) -> None:
 
 
 @pytest.mark.parametrize("axes", [(8, 12, 16), (7, 9, 11), (4, 5, 6)], ids=["even", "odd", "mixed"])
-def test_full_shells_satisfy_parseval_when_none_is_cut(axes: tuple[int, int, int]) -> None:
-    error = torch.randn(2, 3, *axes, dtype=torch.float64)
+def test_full_shells_satisfy_parseval_when_none_is_cut(
+    axes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = torch.randn(2, *axes, 3, dtype=torch.float64)
     shells = Shells.build(axes, num_shells=1 + math.isqrt(sum((n // 2) ** 2 for n in axes)))
-    energy = full_shell_energy(error, shells) / math.prod(axes)
-    torch.testing.assert_close(energy.sum(0), error.square().sum((0, 2, 3, 4)))
+    monkeypatch.setattr(spectral, "cached_shells", lambda axes, device: shells)
+    sums, steady = SpectralPass(error[0]), torch.randn(2, *axes[1:], 3, dtype=torch.float64)
+    for changing, constant in zip(error, steady, strict=True):
+        sums.add(changing, constant)
+    energy = sums.sums(error.square().sum()).full / math.prod(axes)
+    torch.testing.assert_close(energy.sum(0), (error + steady[:, None]).square().sum((0, 1, 2, 3)))
     assert int(shells.multiplicity.sum()) == math.prod(axes)
 
 

@@ -28,7 +28,7 @@ from r2no.data.window import Seen, collate
 from r2no.devices import CPU
 from r2no.errors import DataError, ProcessError
 from r2no.progress import Reporter
-from r2no.training import TrainSettings, optimise
+from r2no.training import Problem, TrainSettings, optimise
 from r2no.training.batches import TrainingBatches
 
 SETTINGS = {"epochs": 3, "batch_size": 3, "lr": 0.05}
@@ -58,7 +58,7 @@ def mapped(tmp_path: Path) -> ArrayWindows:
     return ArrayWindows([np.load(tmp_path / "wave.npy", mmap_mode="r")], 4, 4)
 
 
-class Problem:
+class Regression:
     """A linear map with dropout, so that the order, the noise and the random state matter."""
 
     def __init__(self, windows: Seen | ArrayWindows, stop: int = -1) -> None:
@@ -75,15 +75,11 @@ class Problem:
         return value, {"loss": value}
 
     def run(self, folder: Path, *, reporter: Reporter | None = None, **settings):
+        size = len(self.read.windows)
         return optimise(
-            self.net,
-            self.loss,
-            lambda: 1.0,
+            Problem(self.net, self.loss, lambda: 1.0, size, "k", read=self.read),
             TrainSettings(**SETTINGS, **settings),
-            size=len(self.read.windows),
-            key="k",
             folder=folder,
-            read=self.read,
             save_seconds=0.0,
             **({} if reporter is None else {"reporter": reporter}),
         )
@@ -92,7 +88,7 @@ class Problem:
 @pytest.fixture
 def expected(mapped, tmp_path):
     """Losses and weights of a run that reads by itself."""
-    problem = Problem(Noisy(mapped))
+    problem = Regression(Noisy(mapped))
     return problem.run(tmp_path / "alone", workers=0), problem.net.state_dict()
 
 
@@ -101,8 +97,8 @@ def test_any_number_of_workers_gives_the_same_bits_also_after_a_kill(
     workers, mapped, expected, tmp_path
 ):
     with pytest.raises(KeyboardInterrupt):
-        Problem(Noisy(mapped), stop=10).run(tmp_path / "cut", workers=workers)  # in epoch 1
-    again, said = Problem(Noisy(mapped)), Said()
+        Regression(Noisy(mapped), stop=10).run(tmp_path / "cut", workers=workers)  # in epoch 1
+    again, said = Regression(Noisy(mapped)), Said()
     other = 3 - workers // 2  # it goes on with another number of them
     found = again.run(tmp_path / "cut", workers=other, reporter=said)
     assert not said.words  # processes read, no thread
@@ -147,12 +143,12 @@ def test_errors_of_a_worker_keep_their_name_and_a_lost_worker_gets_one():
 
 
 def test_a_lost_worker_leaves_the_last_good_state(mapped, expected, tmp_path):
-    problem = Problem(Noisy(mapped))
+    problem = Regression(Noisy(mapped))
     problem.read = Dies(problem.read.windows, problem.read.of_history, problem.read.of_field)
     with pytest.raises(ProcessError, match="Run the same again to go on"):
         problem.run(tmp_path / "lost", workers=1)
     assert (tmp_path / "lost" / "state.safetensors").exists()
-    assert Problem(Noisy(mapped)).run(tmp_path / "lost", workers=0).losses == expected[0].losses
+    assert Regression(Noisy(mapped)).run(tmp_path / "lost", workers=0).losses == expected[0].losses
 
 
 class Dies(TrainingBatches):
@@ -242,7 +238,7 @@ def test_batches_are_pinned_ahead_and_copied_without_waiting(workers, mapped, mo
 
     monkeypatch.setattr(devices, "pins", lambda device: device.type == "pretend")
     monkeypatch.setattr(devices, "pinned", pin)
-    problem = Problem(Noisy(mapped))
+    problem = Regression(Noisy(mapped))
     items = [([n, n + 1], 0) for n in range(0, 18, 2)]
     expected = [problem.read(*item) for item in items]
     with pretend.accelerator() as seen:
@@ -257,7 +253,7 @@ def test_batches_are_pinned_ahead_and_copied_without_waiting(workers, mapped, mo
 
 def trains_until_it_is_killed(wave: str, folder: str, killed: str) -> None:
     """A training with two readers that kills itself, readers and all, before that update."""
-    problem = Problem(Noisy(ArrayWindows([np.load(wave, mmap_mode="r")], 4, 4)))
+    problem = Regression(Noisy(ArrayWindows([np.load(wave, mmap_mode="r")], 4, 4)))
     loss, left = problem.loss, itertools.count(1 - int(killed))
 
     def fatal(batch):
@@ -276,7 +272,7 @@ def test_a_training_with_workers_that_is_killed_goes_on_in_the_same_bits(
     process = program(code, tmp_path / "wave.npy", tmp_path / "cut", 10)  # in the second epoch
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    again = Problem(Noisy(mapped))
+    again = Regression(Noisy(mapped))
     assert again.run(tmp_path / "cut", workers=1).losses == expected[0].losses
     for name, value in again.net.state_dict().items():
         assert torch.equal(value, expected[1][name])
@@ -332,7 +328,7 @@ def test_what_cannot_go_to_processes_is_read_by_a_thread_with_a_word(
         script.write_text("adapt()\n")
         monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
     said = Said()
-    found = Problem(windows).run(tmp_path / "thread", workers=2, reporter=said)
+    found = Regression(windows).run(tmp_path / "thread", workers=2, reporter=said)
     assert found.losses == expected[0].losses
     assert len(said.words) == 1
     assert word in said.words[0]

@@ -12,7 +12,7 @@ from torch import nn
 from r2no import backbones, devices
 from r2no.data import ArrayWindows, Normaliser
 from r2no.errors import DeviceMemoryError
-from r2no.training import PhysicalOperator, TrainSettings, optimise, train_operator
+from r2no.training import PhysicalOperator, Problem, TrainSettings, optimise, train_operator
 
 
 class Stopped(Exception):
@@ -41,16 +41,12 @@ class Dropping:
 
     def run(self, folder, save_seconds=0.0):
         settings = TrainSettings(epochs=3, batch_size=5, lr=0.05)
-        return optimise(
-            self.net,
-            self.loss,
-            lambda: float((self.net(self.x) - self.y).square().mean()),
-            settings,
-            size=20,
-            key="k",
-            folder=folder,
-            save_seconds=save_seconds,
-        )
+
+        def validate():
+            return float((self.net(self.x) - self.y).square().mean())
+
+        problem = Problem(self.net, self.loss, validate, 20, "k")
+        return optimise(problem, settings, folder=folder, save_seconds=save_seconds)
 
 
 @pytest.mark.parametrize("stop", [1, 6])
@@ -81,7 +77,7 @@ def test_an_update_waits_for_the_device_at_most_twice(tmp_path):
             return problem.loss(numbers)
 
         settings = TrainSettings(epochs=1, batch_size=2, lr=0.05)
-        optimise(problem.net, loss, lambda: 0.0, settings, size=20, key="", folder=tmp_path)
+        optimise(Problem(problem.net, loss, lambda: 0.0, 20, ""), settings, folder=tmp_path)
     steps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(waits)]
     assert len(steps) == 9
     assert max(steps) <= (2, 0)

@@ -22,6 +22,7 @@ from r2no.scoring import Observer, score
 from r2no.settings import changed
 from r2no.training import (
     PhysicalOperator,
+    Problem,
     TrainSettings,
     cached_source,
     optimise,
@@ -219,7 +220,7 @@ def nan_on_one(folder: str) -> None:
         return value, {"loss": value}
 
     loss.calls = 0  # type: ignore[attr-defined]
-    optimise(net, loss, lambda: 1.0, SETTINGS_OF_TEN, size=20, key="k", folder=folder)
+    optimise(Problem(net, loss, lambda: 1.0, 20, "k"), SETTINGS_OF_TEN, folder=folder)
 
 
 def fails_on_one(folder: str) -> None:
@@ -246,7 +247,7 @@ def refusals(folder: str) -> None:
     with pytest.raises(ConfigError, match=few):
         cached_source(Source(), windows, folder)
     with pytest.raises(ConfigError, match=few):
-        optimise(net, _none, lambda: 1.0, SETTINGS_OF_TEN, size=1, key="", folder=folder)
+        optimise(Problem(net, _none, lambda: 1.0, 1, ""), SETTINGS_OF_TEN, folder=folder)
     with pytest.raises(ConfigError, match="names no `sums`"):
         score({"source": Source()}, TRAIN, [Observer()], batch_size=4)
 

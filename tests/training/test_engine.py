@@ -12,7 +12,7 @@ from r2no.errors import (
     NonFiniteError,
     StorageError,
 )
-from r2no.training import TrainSettings, optimise
+from r2no.training import Problem, TrainSettings, optimise
 from r2no.training.engine import epoch_order
 
 
@@ -20,7 +20,7 @@ class Interrupted(Exception):
     pass
 
 
-class Problem:
+class Regression:
     """Regression with dropout and BatchNorm, so that every kind of state matters."""
 
     def __init__(self, stop_after: int | None = None):
@@ -46,27 +46,19 @@ class Problem:
 
     def run(self, folder, key="k", save_seconds=1e9, **settings):
         settings = TrainSettings(**{"epochs": 4, "batch_size": 5, "lr": 0.05, **settings})
-        return optimise(
-            self.net,
-            self.loss,
-            self.validate,
-            settings,
-            size=23,
-            key=key,
-            folder=folder,
-            save_seconds=save_seconds,
-        )
+        problem = Problem(self.net, self.loss, self.validate, 23, key)
+        return optimise(problem, settings, folder=folder, save_seconds=save_seconds)
 
 
 @pytest.mark.parametrize("stop", [0, 1, 7, 12, 19])
 @pytest.mark.parametrize("save_seconds", [0.0, 1e9], ids=["every update", "per epoch"])
 def test_interrupted_run_ends_in_the_same_bits(tmp_path, stop, save_seconds):
-    whole = Problem()
+    whole = Regression()
     expected = whole.run(tmp_path / "whole")
-    stopped = Problem(stop_after=stop)
+    stopped = Regression(stop_after=stop)
     with pytest.raises(Interrupted):
         stopped.run(tmp_path / "cut", save_seconds=save_seconds)
-    again = Problem()
+    again = Regression()
     found = again.run(tmp_path / "cut", save_seconds=save_seconds)
     assert found == expected
     for mine, theirs in zip(
@@ -76,12 +68,12 @@ def test_interrupted_run_ends_in_the_same_bits(tmp_path, stop, save_seconds):
 
 
 def test_finished_run_is_not_repeated(tmp_path):
-    first = Problem().run(tmp_path)
-    assert Problem(stop_after=0).run(tmp_path) == first
+    first = Regression().run(tmp_path)
+    assert Regression(stop_after=0).run(tmp_path) == first
 
 
 def test_training_lowers_the_score_and_keeps_the_best(tmp_path):
-    problem = Problem()
+    problem = Regression()
     before = problem.validate()
     result = problem.run(tmp_path, epochs=20)
     assert result.best_score < 0.2 * before
@@ -90,14 +82,14 @@ def test_training_lowers_the_score_and_keeps_the_best(tmp_path):
 
 
 def test_log_is_written_as_lines_and_as_a_table(tmp_path):
-    result = Problem().run(tmp_path)
+    result = Regression().run(tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert rows == result.log
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + len(rows)
 
 
 def test_random_state_outside_is_untouched(tmp_path):
-    problem = Problem()
+    problem = Regression()
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
@@ -106,24 +98,24 @@ def test_random_state_outside_is_untouched(tmp_path):
 
 
 def test_folder_of_another_run_is_refused(tmp_path):
-    Problem().run(tmp_path)
+    Regression().run(tmp_path)
     with pytest.raises(FingerprintError, match="other settings"):
-        Problem().run(tmp_path, lr=0.01)
+        Regression().run(tmp_path, lr=0.01)
     with pytest.raises(FingerprintError):
-        Problem().run(tmp_path, key="other data")
+        Regression().run(tmp_path, key="other data")
 
 
 def test_damaged_state_is_refused_by_name(tmp_path):
-    Problem().run(tmp_path)
+    Regression().run(tmp_path)
     state = tmp_path / "state.safetensors"
     state.write_bytes(state.read_bytes()[:100])
     with pytest.raises(FileDamagedError, match=r"state\.safetensors"):
-        Problem().run(tmp_path)
+        Regression().run(tmp_path)
 
 
 def test_full_disk_keeps_the_last_good_state(tmp_path, monkeypatch):
     """The third write fails as on a full disk; the state of before still loads and goes on."""
-    whole = Problem()
+    whole = Regression()
     expected = whole.run(tmp_path / "whole")
     real, calls = storage.os.fsync, []
 
@@ -135,36 +127,29 @@ def test_full_disk_keeps_the_last_good_state(tmp_path, monkeypatch):
 
     monkeypatch.setattr(storage.os, "fsync", full)
     with pytest.raises(StorageError, match="No space left"):
-        Problem().run(tmp_path / "cut", save_seconds=0.0)
+        Regression().run(tmp_path / "cut", save_seconds=0.0)
     monkeypatch.undo()
     assert not list((tmp_path / "cut").glob("*.tmp"))
-    assert Problem().run(tmp_path / "cut") == expected
+    assert Regression().run(tmp_path / "cut") == expected
 
 
 def test_unwritable_folder_is_named(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     with pytest.raises(StorageError, match="file"):
-        Problem().run(blocked / "run")
+        Regression().run(blocked / "run")
 
 
 def test_diverging_loss_is_named(tmp_path):
     with pytest.raises(NonFiniteError, match="Lower `lr`"):
-        Problem().run(tmp_path, lr=1e30, clip=0)
+        Regression().run(tmp_path, lr=1e30, clip=0)
 
 
 def test_empty_split_is_named(tmp_path):
-    problem = Problem()
+    given = Regression()
+    problem = Problem(given.net, given.loss, given.validate, 0, "")
     with pytest.raises(EmptySplitError):
-        optimise(
-            problem.net,
-            problem.loss,
-            problem.validate,
-            TrainSettings(),
-            size=0,
-            key="",
-            folder=tmp_path,
-        )
+        optimise(problem, TrainSettings(), folder=tmp_path)
 
 
 def test_epochs_visit_every_window_once_in_new_order():
@@ -190,27 +175,22 @@ def test_contradictory_lengths_are_refused():
 
 
 def test_a_reader_is_told_the_epoch_also_after_a_resume(tmp_path):
-    def run(problem, seen):
+    def run(given, seen):
         def read(numbers, epoch):
             seen.append(epoch)
             return numbers
 
-        return optimise(
-            problem.net,
-            problem.loss,
-            lambda: (problem.validate(), {"other": 2.0}),
-            TrainSettings(epochs=4, batch_size=5, lr=0.05),
-            size=23,
-            key="k",
-            folder=tmp_path,
-            save_seconds=0.0,
-            read=read,
-        )
+        def validate():
+            return given.validate(), {"other": 2.0}
+
+        problem = Problem(given.net, given.loss, validate, 23, "k", read=read)
+        settings = TrainSettings(epochs=4, batch_size=5, lr=0.05)
+        return optimise(problem, settings, folder=tmp_path, save_seconds=0.0)
 
     first, second = [], []
     with pytest.raises(Interrupted):
-        run(Problem(stop_after=12), first)
-    result = run(Problem(), second)
+        run(Regression(stop_after=12), first)
+    result = run(Regression(), second)
     assert (sorted(set(first)), sorted(set(second))) == ([0, 1, 2], [2, 3])
     assert first == sorted(first)
     assert second == sorted(second)

@@ -18,9 +18,9 @@ from r2no.adaptation.fitting import check_adaptable, fit_ensemble, held_out_bloc
 from r2no.adaptation.groups import ColumnGroup, further_operators
 from r2no.adaptation.minutes import DEFAULT_MINUTES
 from r2no.adaptation.model import AdaptedModel
-from r2no.adaptation.task import Task, trajectories
+from r2no.adaptation.task import Task
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Fields, Placed, Windows
+from r2no.data.window import Fields, Placed, Windows, trajectories
 from r2no.errors import ConfigError, EmptySplitError, GridMismatchError
 from r2no.progress import SILENT, Reporter
 from r2no.settings import changed
@@ -49,37 +49,28 @@ def adapt(
 ) -> AdaptedModel:
     """Adapt a pretrained operator to real measurements.
 
-    Trains ``members`` repair modules on ``train`` from the frozen source's predictions, then fits,
-    cell by cell in the Fourier domain and by lead time, how much to use of each repair, of the last
-    frames of the history, of the mean field and of further operators, on ``fit``. Without members
-    nothing is trained, which takes seconds.
+    Trains ``members`` repair modules on ``train`` from the frozen source's predictions, then fits
+    on ``fit``, cell by cell in the Fourier domain and by lead time, how much to use of each repair,
+    of the last frames of the history, of the mean field and of further operators.
 
     Args:
         source: Any callable or module, physical history in, physical prediction out; frozen.
         train: Real windows the repair modules learn from.
         fit: Other real windows, by trajectory, on which checkpoints and weights are chosen.
-        members: Number of repair modules; 0 trains none.
-        also: Further operators for the same windows by name, such as the pretrained one, or
-            column groups of your own (:class:`r2no.adaptation.ColumnGroup`).
-        cells: A partition for the published fit; "auto" (default) shrinks the cells towards
-            coarser ones as far as held-out blocks of ``fit`` demand.
-        target: Score for which the windows' weighting is chosen on those blocks, "rmse" or
-            "rel_l2"; by default they are weighted as published.
-        budget: Most evaluations of the repair module per forecast: the best model within it, by
-            held-out error, is returned.
-        minutes: Time to spend: a model without modules first, then modules of a size and number
-            that fit this machine and the time left, each kept if held-out blocks prefer it. Ten
-            if neither this nor members, cells or settings are given.
-        device: Where to compute; "auto" (default) is an accelerator if there is one. The source's
-            weights are moved there.
-        settings: Everything else, and what the arguments above leave open; the defaults are the
-            paper's but for columns and partition.
+        members: Number of repair modules; with 0 nothing is trained, which takes seconds.
+        also: Further operators of these windows by name, or a ``ColumnGroup`` of your own.
+        cells: A partition for the published fit, or "auto" (default): as coarse as ``fit`` demands.
+        target: Score that decides how windows are weighted, "rmse" or "rel_l2"; default published.
+        budget: Most evaluations of the repair module per forecast, by the best model within it.
+        minutes: Time to spend: a model without modules first, then modules that fit the time left,
+            if better. Ten if neither this nor members, cells or settings are given.
+        device: Where to compute, and the source is moved; "auto" (default): an accelerator if any.
+        settings: Everything else, and what the arguments above leave open.
         normalisers: Of history and field for the loop; default fitted on ``train``.
         folder: Where to keep the work, so that a stopped run goes on; default a temporary folder.
         improved: With ``minutes``, called with every model that is better than the ones before.
         reporter: Where progress is shown; default a terminal or notebook, if this runs in one.
-        shared_data: Whether ``train`` and ``fit`` may hold the same recordings. The weights then
-            rest on repairs of windows the modules have seen, and hold less than they promise.
+        shared_data: Allow recordings in both splits; the weights then hold less than they promise.
 
     Raises:
         ConfigError: for a wrong argument, with the nearest right one, or shared recordings.
@@ -88,30 +79,15 @@ def adapt(
         GridMismatchError: if the splits differ, or their grid has not two axes.
         ShapeError: if the source's answer has another shape, or is no tensor.
     """
-    if not callable(source):
-        raise ConfigError(
-            f"`source` must be a network or a function, but is a `{type(source).__name__}`. Open "
-            "a checkpoint with `r2no.operators` first."
-        )
-    fields = _common_fields(train, fit)
-    if settings is not None:
-        checks.instance("settings", settings, AdaptSettings)
-    if normalisers is not None:
-        normalisers = _pair(normalisers)
-    if settings is None and members is None and minutes is None and cells is None:
-        minutes = DEFAULT_MINUTES
-    given = {"members": members, "budget": budget, "minutes": minutes}
-    settings = _with_arguments(settings or AdaptSettings(), fields, cells, target, given)
-    place = devices.choose(settings.device if device is None else device)
-    settings = changed(resolved(settings, fields), device=str(place))
-    further = further_operators(also)
-    check_adaptable(fit, settings)
-    _check_apart(train, fit, shared_data)
+    fields = _adaptable_fields(source, train, fit)
+    settings = _with_arguments(settings, fields, cells, target, members, budget, minutes)
+    settings, place = _resolved(settings, fields, device)
+    _check_splits(train, fit, settings, shared_data)
+    parts = (source, train, fit, further_operators(also), _pair(normalisers))
     reporter = reporter or Reporter.default()
     reporter.say(f"Computing on {devices.describe(place)}.")
     with _workplace(folder) as work:
-        task = Task(source, train, fit, further, normalisers, work, reporter, place)
-        return task.carried_out(settings, improved)
+        return Task(*parts, work, reporter, place).carried_out(settings, improved)
 
 
 def prepare(
@@ -129,8 +105,7 @@ def prepare(
 
     Without ``member`` the source's forecasts on both splits, with it the training of that member.
     """
-    place = devices.choose(settings.device)
-    settings = changed(resolved(settings, _common_fields(train, fit)), device=str(place))
+    settings, place = _resolved(settings, _common_fields(train, fit))
     task = Task(source, train, fit, (), normalisers, Path(folder), reporter, place)
     if member is None:
         task.predicted(settings)
@@ -154,14 +129,38 @@ def _workplace(folder: PathLike | None = None) -> Iterator[Path]:
         ranks.barrier()  # before it is removed
 
 
+def _adaptable_fields(source: Operator, train: Windows, fit: Windows) -> Fields:
+    """What the splits agree on, if the source is something that can be asked."""
+    if not callable(source):
+        raise ConfigError(
+            f"`source` must be a network or a function, but is a `{type(source).__name__}`. Open "
+            "a checkpoint with `r2no.operators` first."
+        )
+    return _common_fields(train, fit)
+
+
+def _resolved(
+    settings: AdaptSettings, fields: Fields, device: str | torch.device | None = None
+) -> tuple[AdaptSettings, torch.device]:
+    """The settings with nothing left open, and where they compute."""
+    place = devices.choose(settings.device if device is None else device)
+    return changed(resolved(settings, fields), device=str(place)), place
+
+
 def _with_arguments(
-    settings: AdaptSettings,
+    settings: AdaptSettings | None,
     fields: Fields,
     cells: FourierCells | str | None,
     target: str | None,
-    given: Mapping[str, Number | None],
+    members: int | None,
+    budget: int | None,
+    minutes: Number | None,
 ) -> AdaptSettings:
     """The settings with the arguments of :func:`adapt` that were given, checked."""
+    if settings is None and members is None and minutes is None and cells is None:
+        minutes = DEFAULT_MINUTES
+    settings = AdaptSettings() if settings is None else settings
+    checks.instance("settings", settings, AdaptSettings)
     ensemble: dict[str, Any] = {} if target is None else {"target": target}
     if isinstance(cells, FourierCells):
         if cells.grid != fields.grid or not cells.radial:
@@ -179,17 +178,19 @@ def _with_arguments(
     elif cells is not None:
         ensemble["cells"] = cells
     update: dict[str, Any] = {}
-    for name, value in given.items():
-        if value is not None and name == "minutes":
-            update[name] = checks.real(name, value)
-        elif value is not None:
-            update[name] = checks.whole(name, value, least=int(name != "members"))
+    if members is not None:
+        update["members"] = checks.whole("members", members, least=0)
+    if budget is not None:
+        update["budget"] = checks.whole("budget", budget)
+    if minutes is not None:
+        update["minutes"] = checks.real("minutes", minutes)
     return changed(settings, ensemble=changed(settings.ensemble, **ensemble), **update)
 
 
-def _check_apart(train: Windows, fit: Windows, consent: bool) -> None:
-    """Refuse a split that is given twice, or in parts, unless that is meant."""
-    if consent:
+def _check_splits(train: Windows, fit: Windows, settings: AdaptSettings, shared_data: bool) -> None:
+    """Refuse data that cannot be used, and a split that is given twice unless that is meant."""
+    check_adaptable(fit, settings)
+    if shared_data:
         return
     recordings = [getattr(windows, "recordings", ()) for windows in (train, fit)]
     common = {id(one) for one in recordings[0]} & {id(one) for one in recordings[1]}
@@ -202,8 +203,12 @@ def _check_apart(train: Windows, fit: Windows, consent: bool) -> None:
         )
 
 
-def _pair(normalisers: tuple[Normaliser, Normaliser]) -> tuple[Normaliser, Normaliser]:
-    """The normalisers of history and field, checked."""
+def _pair(
+    normalisers: tuple[Normaliser, Normaliser] | None,
+) -> tuple[Normaliser, Normaliser] | None:
+    """The normalisers of history and field, checked, if they are given."""
+    if normalisers is None:
+        return None
     found = checks.listed("normalisers", normalisers)
     if len(found) != 2:
         raise ConfigError(f"`normalisers` must be of history and field, but got {len(found)}.")

@@ -218,8 +218,7 @@ def _answers_alike(source: Operator, context: dict[str, Tensor]) -> bool:
 
 
 def _check_probe(fields: Fields, context: dict[str, Tensor]) -> None:
-    frames, channels = fields.history_frames, len(fields.history_channels)
-    shape = (1, frames, *fields.grid, channels)
+    shape = (1, *fields.history_shape)
     if tuple(context["probe"].shape) != shape or not bool(context["probe"].isfinite().all()):
         raise ValueError(f"the stored history must be finite and of shape {shape}")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from r2no import devices, ranks
 from r2no.adaptation.model import AdaptedModel
-from r2no.data.window import Windows, collate
+from r2no.data.window import Windows, gather
 from r2no.ensemble import HeldOut
 from r2no.ensemble.bands import Bands
 from r2no.ensemble.calibration import Calibration
@@ -88,7 +88,7 @@ class _Task:
     def _sizes(self, rows: Tensor, spread: CellWeights) -> Tensor:
         """Those of a batch, NaN in gaps; its histories are described on the way."""
         numbers = self._numbers[rows].tolist()
-        window = collate([self._windows[number] for number in numbers])
+        window = gather(self._windows, numbers)
         forecast = self._model.compose(window.history, self._cache[numbers], spread)
         sizes = (window.target - forecast)[..., self._measured].abs().float()
         if window.mask is not None:

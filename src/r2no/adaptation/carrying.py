@@ -14,7 +14,7 @@ from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.groups import ColumnGroup
 from r2no.adaptation.loops import RepairLoops, gather_sums
 from r2no.data.window import Windows
-from r2no.ensemble import DepthErrors, GramAccumulator, GramSums
+from r2no.ensemble import GramAccumulator, GramSums
 from r2no.ensemble.nested import Carried
 from r2no.ensemble.ridge import scaled_ridge
 from r2no.progress import Reporter
@@ -57,21 +57,19 @@ def carried(
         lead_groups=min(_LEADS, fields.horizon_frames),
         weigh_by="deviation",
     )
-    bands = FourierCells.bands(fields.grid)
-    errors = DepthErrors.empty(bands, members=0, steps=loops.steps, measured=fields.measured)
     none = RepairLoops((), loops.of_history, loops.of_field, loops.steps, loops.step_size)
-    (sums,) = gather_sums(
+    by_exponent, _ = gather_sums(
         none,
         groups,
         train,
         cache,
         accumulator,
-        errors,
         group=unit,
         batch_size=settings.batch_size,
         title="how much recordings differ",
         reporter=reporter,
-    ).values()
+    )
+    (sums,) = by_exponent.values()
     return _carried(sums, recordings)
 
 

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from r2no._types import Extent, Grid, PaddingMode
 from r2no.adaptation.weighting import Target
+from r2no.data.window import Fields
 from r2no.devices import Precision
 from r2no.ensemble import RIDGE_GRID
 from r2no.errors import ConfigError
@@ -44,12 +45,6 @@ class RepairSettings(Settings, frozen=True):
         "nothing, or what held-out blocks prefer of one module for each (always with `minutes`).",
     )
     train: TrainSettings = Field(default=TrainSettings(), description="How it is optimised.")
-
-    def module(self, history_channels: int, field_channels: int) -> RepairUNet:
-        """A module with these settings, for so many channels with time folded into them."""
-        return RepairUNet(
-            history_channels, field_channels, self.width, self.depth, padding=self.padding
-        )
 
     def check_windows(self, grid: Grid, windows: int) -> None:
         """Refuse training where BatchNorm would have nothing to average, before any work.
@@ -188,6 +183,14 @@ class AdaptSettings(Settings, frozen=True):
 
     def module(self, history_channels: int, field_channels: int) -> RepairUNet:
         """A repair module with these settings, for so many channels with time folded in."""
-        module = self.repair.module(history_channels, field_channels)
+        repair, channels = self.repair, (history_channels, field_channels)
+        module = RepairUNet(*channels, repair.width, repair.depth, padding=repair.padding)
         module.precision = self.precision
         return module
+
+    def module_for(self, fields: Fields) -> RepairUNet:
+        """A repair module with these settings, for windows of these fields."""
+        return self.module(
+            fields.history_frames * len(fields.history_channels),
+            fields.horizon_frames * len(fields.channels),
+        )

@@ -78,10 +78,7 @@ class Step:
         self._device = devices.choose(settings.device)
         self._read, self._forecast, self._fields = read, forecast.to(self._device), fields
         self._normalisers, self._repair = normalisers, settings.repair
-        self.module: RepairUNet = settings.module(
-            fields.history_frames * len(fields.history_channels),
-            fields.horizon_frames * len(fields.channels),
-        ).to(self._device)
+        self.module: RepairUNet = settings.module_for(fields).to(self._device)
         self._objective = settings.repair.objective()
         self._optimiser = torch.optim.AdamW(self.module.parameters(), lr=0.0)
 

@@ -25,7 +25,6 @@ from r2no.ensemble import (
 from r2no.ensemble.nested import ALL_OF_IT, Carried
 from r2no.errors import EmptySplitError, GridMismatchError
 from r2no.progress import Reporter
-from r2no.spectral import FourierCells
 from r2no.training import SourceCache
 
 
@@ -112,14 +111,12 @@ def fit_ensemble(
         lead_groups=plan.lead_groups,
         weigh_by=plan.weigh_by,
     )
-    errors = _no_errors(loops, fields)
-    sums = gather_sums(
+    sums, errors = gather_sums(
         loops,
         groups,
         fit,
         cache,
         accumulator,
-        errors,
         group=held_out.group,
         batch_size=settings.batch_size,
         title="fitting the ensemble",
@@ -134,16 +131,6 @@ def fit_ensemble(
 def _candidates(chosen: EnsembleSettings) -> Sequence[float]:
     """The weightings of windows to try: that of the settings, or all where a target decides."""
     return (chosen.weight_exponent,) if chosen.target is None else EXPONENTS
-
-
-def _no_errors(loops: RepairLoops, fields: Fields) -> DepthErrors:
-    """Errors by depth and band, before the first window."""
-    return DepthErrors.empty(
-        FourierCells.bands(fields.grid),
-        members=len(loops.modules),
-        steps=loops.steps,
-        measured=fields.measured,
-    )
 
 
 def _units(fit: Windows, held_out: HeldOut) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ def read_history(history: Any, mask: Any, fields: Fields, dtype: torch.dtype) ->
             f"is a `{type(history).__name__}`. Of a window, give `window.history`."
         )
     given = history if isinstance(history, Tensor) else as_plain("history", history)
-    expected = (fields.history_frames, *fields.grid, len(fields.history_channels))
+    expected = fields.history_shape
     single = given.ndim == len(expected)
     if tuple(given.shape[0 if single else 1 :]) != expected:
         raise ShapeError(

@@ -20,6 +20,7 @@ from r2no.ensemble import ColumnSpectra, DepthErrors, GramAccumulator, GramSums
 from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairUNet, repair_steps
 from r2no.scoring import fewer
+from r2no.spectral import FourierCells
 from r2no.training import SourceCache
 
 
@@ -102,17 +103,23 @@ def gather_sums(
     windows: Windows,
     cache: SourceCache,
     accumulator: GramAccumulator,
-    errors: DepthErrors,
     *,
     group: Tensor,
     batch_size: int,
     title: str = "fitting",
     reporter: Reporter = SILENT,
-) -> dict[Number, GramSums]:
-    """One pass over the fit split: Gram sums by group, and errors by depth (M6, M9).
+) -> tuple[dict[Number, GramSums], DepthErrors]:
+    """One pass over a split: Gram sums by group (M6), and errors by depth and band (M9).
 
-    Returns the sums for each exponent of the window weight.
+    The sums are for each exponent of the window weight.
     """
+    fields = windows.fields
+    errors = DepthErrors.empty(
+        FourierCells.bands(fields.grid),
+        members=len(loops.modules),
+        steps=loops.steps,
+        measured=fields.measured,
+    )
 
     def add(numbers: range, window: Window) -> None:
         source = cache[numbers].to(window.target.device)
@@ -133,7 +140,7 @@ def gather_sums(
     sums = [part for total in totals.values() for part in (total.moments, total.windows)]
     ranks.add_up(*sums, errors.squared, counted)
     errors.windows, errors.frames = int(counted), max(ranks.everyones(errors.frames))
-    return totals
+    return totals, errors
 
 
 def _roll_out(

@@ -15,7 +15,7 @@ from r2no._repr import html_table
 from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.groups import ColumnGroup, MeanField, group_forecasts
-from r2no.adaptation.histories import read_history, without_gaps
+from r2no.adaptation.histories import History, read_history, without_gaps
 from r2no.adaptation.labelled import read_labelled
 from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.prediction import coverages, prediction
@@ -132,19 +132,8 @@ class AdaptedModel:
                 between units that is suspected.
         """
         half_widths = None if coverage is None else self.half_widths(coverage)
-        labelled = isinstance(history, (xr.DataArray, xr.Dataset))
-        read = read_labelled if labelled else read_history
-        found = read(history, mask, self.fields, self.probe.dtype)
-        values = without_gaps(found, self.fields, gaps)
-        statistics = self.loops.of_history
-        check_range(
-            values,
-            found.valid,
-            fields=self.fields,
-            statistics=statistics,
-            probe=self.probe,
-            stacklevel=4,  # the caller, beyond no_grad
-        )
+        given = self._read(history, mask, gaps)
+        values = given.values
         with devices.memory_named(
             len(values),
             lambda size: self.forecast(values[:size]),
@@ -152,8 +141,24 @@ class AdaptedModel:
         ):
             forecast = self.forecast(values)
         if half_widths is None:
-            return found.restore(forecast)
-        return prediction(forecast, half_widths, self.familiar(values), found.restore, coverage)
+            return given.restore(forecast)
+        return prediction(forecast, half_widths, self.familiar(values), given.restore, coverage)
+
+    def _read(self, history: Any, mask: Any, gaps: str) -> History:
+        """What was given to :meth:`predict`, with its gaps filled and its range checked."""
+        labelled = isinstance(history, (xr.DataArray, xr.Dataset))
+        read = read_labelled if labelled else read_history
+        found = read(history, mask, self.fields, self.probe.dtype)
+        values = without_gaps(found, self.fields, gaps)
+        check_range(
+            values,
+            found.valid,
+            fields=self.fields,
+            statistics=self.loops.of_history,
+            probe=self.probe,
+            stacklevel=5,  # who called predict, beyond no_grad
+        )
+        return replace(found, values=values)
 
     def half_widths(self, coverage: Number | Sequence[Number]) -> Tensor:
         """By coverage, how far bounds lie from the forecast (M14); NaN in unmeasured channels.

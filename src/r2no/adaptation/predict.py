@@ -29,7 +29,7 @@ from r2no.data.forecast_layout import (
 from r2no.data.forecast_writer import ForecastFile
 from r2no.data.measurements import Measurements
 from r2no.data.units import conversion
-from r2no.data.window import Fields, collate
+from r2no.data.window import Fields, gather
 from r2no.errors import ConfigError, DataError, GridMismatchError, NonFiniteError
 from r2no.progress import SILENT, Reporter
 
@@ -92,8 +92,7 @@ def write_predictions(
 
     def forecast(start: int) -> dict[str, np.ndarray]:
         numbers = range(start, min(start + batch_size, len(windows)))
-        history = collate([windows[number] for number in numbers]).history
-        return _by_name(model, history, start, data, half_widths)
+        return _by_name(model, gather(windows, numbers).history, start, data, half_widths)
 
     _fill(file, forecast, len(windows), batch_size, reporter)
     return file.path

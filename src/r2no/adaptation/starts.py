@@ -17,7 +17,7 @@ from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.fitting import fit_ensemble
 from r2no.adaptation.groups import INSTANT, ColumnGroup, group_forecasts
 from r2no.adaptation.loops import RepairLoops
-from r2no.data.window import Windows, collate
+from r2no.data.window import Windows, gather
 from r2no.ensemble import FittedEnsemble
 from r2no.progress import Reporter
 from r2no.training import SourceCache, operator_identity
@@ -91,5 +91,5 @@ class StartCache(SourceCache):
 
     def __getitem__(self, numbers: list[int] | range) -> Tensor:
         """Where the loops of the windows with these numbers start."""
-        history = collate([self._windows[number] for number in numbers]).history
+        history = gather(self._windows, numbers).history
         return self._start(history, self._cache[numbers])

@@ -24,7 +24,7 @@ from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.starts import STARTS, Instant, StartCache, instant
 from r2no.data.ahead import prepare
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Fields, Placed, Windows, batches
+from r2no.data.window import Fields, Placed, Windows, batches, trajectories
 from r2no.ensemble.nested import ALL_OF_IT, ENOUGH_RECORDINGS, Carried
 from r2no.errors import ConfigError, FingerprintError
 from r2no.progress import Reporter
@@ -249,11 +249,6 @@ def _told(errors: Mapping[str, float]) -> str:
     return ", ".join(f"{error:.4f} from the {STARTS[start]}" for start, error in errors.items())
 
 
-def trajectories(windows: Windows) -> int:
-    """Number of recordings in a split."""
-    return len(windows.origins[:, 0].unique())
-
-
 def _recordings(train: Windows, fit: Windows) -> int | None:
     """Recordings of the fit split, where the train split has more of them; else ``None``.
 
@@ -292,10 +287,7 @@ def initial_module(fields: Fields, settings: AdaptSettings, number: int) -> Repa
     """A member before training; its seed decides its weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed + number)
-        return settings.module(
-            fields.history_frames * len(fields.history_channels),
-            fields.horizon_frames * len(fields.channels),
-        )
+        return settings.module_for(fields)
 
 
 def _trained(

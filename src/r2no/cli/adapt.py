@@ -8,7 +8,7 @@ import typer
 from r2no import storage
 from r2no.cli import options
 from r2no.cli.app import app, command_line, console, say, what_helped
-from r2no.cli.moved import HalfMoved
+from r2no.cli.moved import HalfMoved, config_told
 from r2no.progress import Reporter
 
 
@@ -28,11 +28,11 @@ def adapt(
 
     Example: r2no adapt own.yaml --out runs/piv
     """
-    from r2no.cli.config import read_config
-    from r2no.runs import run_own_adaptation
+    from r2no.runs import read_own_config, run_own_adaptation
 
     given = options.given(out=out, members=members, minutes=minutes, seed=seed, device=device)
-    own = read_config(config, given)
+    with config_told(config):
+        own = read_own_config(config, given)
     path = run_own_adaptation(own, reporter=Reporter(), command=command_line())
     if helped := storage.read_json(path.parent / "run.json")["contributions"]:
         console.print(what_helped(helped))

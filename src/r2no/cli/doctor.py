@@ -9,6 +9,7 @@ from rich.text import Text
 
 from r2no.cli import options
 from r2no.cli.app import app, console, say, shown
+from r2no.cli.moved import config_told
 
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -28,11 +29,11 @@ def doctor(
 
     Example: r2no doctor own.yaml
     """
-    from r2no.cli.config import read_config
-    from r2no.runs import examine
+    from r2no.runs import examine, read_own_config
 
     levels, rows = [], []
-    own = read_config(config, options.given(device=device))
+    with config_told(config):
+        own = read_own_config(config, options.given(device=device))
     for finding in examine(own, full=full):
         levels.append(finding.level)
         rows.append(asdict(finding))

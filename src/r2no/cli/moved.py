@@ -1,13 +1,16 @@
-"""Commands and options that stood elsewhere before, and where they are now."""
+"""Commands, options and files that stood elsewhere before, and where they are now."""
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
 from r2no.cli.app import app, bench_app
-from r2no.errors import R2NOError
+from r2no.errors import ConfigError, R2NOError
 
 
 class MovedError(R2NOError):
@@ -20,6 +23,28 @@ def moved(old: str, new: str, rest: list[str]) -> MovedError:
         f"`r2no {shlex.join([*old.split(), *rest])}` is for RealPDEBench, whose commands now stand "
         f"under `r2no bench`. Run `r2no {shlex.join([*new.split(), *rest])}`."
     )
+
+
+@contextmanager
+def config_told(path: Path) -> Iterator[None]:
+    """Reading a YAML file that names a system of the benchmark says where it belongs.
+
+    Raises:
+        MovedError: for a file of options of ``r2no bench adapt``, which stood here before.
+    """
+    from pydantic import ValidationError
+
+    try:
+        yield
+    except ConfigError as error:
+        cause = error.__cause__
+        wrong = cause.errors() if isinstance(cause, ValidationError) else []
+        if any(problem["loc"] == ("system",) for problem in wrong):
+            raise MovedError(
+                f"`{path}` names a `system`, so it is for RealPDEBench, whose commands now stand "
+                f"under `r2no bench`. Run `r2no bench adapt {path}`."
+            ) from error
+        raise
 
 
 class HalfMoved(TyperCommand):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from r2no.data.arrays import ArrayWindows
-from r2no.data.window import Window, Windows
+from r2no.data.window import Window, Windows, trajectories
 
 
 class _Frames(NamedTuple):
@@ -40,7 +40,7 @@ def audit_splits(splits: Mapping[str, Windows]) -> list[dict[str, Any]]:
             {
                 "split": name,
                 "windows": len(windows),
-                "trajectories": len(windows.origins[:, 0].unique()),
+                "trajectories": trajectories(windows),
                 "frames": len(frames.targets),
                 "gaps": _gaps(windows),
                 "shared": {

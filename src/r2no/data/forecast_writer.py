@@ -11,8 +11,8 @@ second one waits for it.
 import importlib
 import os
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -24,7 +24,7 @@ import xarray as xr
 from r2no import replacing, storage
 from r2no._types import PathLike
 from r2no.data.forecast_layout import ForecastPlan, Room
-from r2no.errors import ConfigError, R2NOError, StorageError
+from r2no.errors import ConfigError
 from r2no.locks import sole_writer
 
 KEY = "r2no_key"
@@ -115,7 +115,7 @@ class ForecastFile:
         """Write the next rows."""
         assert self._sink is not None
         plain = {name: np.ascontiguousarray(rows, "<f4") for name, rows in values.items()}
-        with self._named_errors():
+        with self._writing():
             self._sink.write(self.done, plain)
         for name, rows in plain.items():
             self._checks[name] = zlib.crc32(rows.tobytes(), self._checks[name])
@@ -124,7 +124,7 @@ class ForecastFile:
     def save(self) -> None:
         """Make sure that what has been written survives, and note how far it goes."""
         assert self._sink is not None
-        with self._named_errors():
+        with self._writing():
             self._sink.sync()
         noted = {"key": self._key, "rows": self.done, "checks": self._checks, **self._details}
         storage.write_json(self._note, noted)
@@ -132,7 +132,7 @@ class ForecastFile:
     def finish(self) -> Path:
         """Give the file its name; all rows must have been written."""
         if self._sink is not None:
-            with self._named_errors():
+            with self._writing():
                 self._sink.sync()
                 self._sink.complete()
                 self._sink.close()
@@ -188,7 +188,7 @@ class ForecastFile:
 
     def _begin(self) -> None:
         """Lay out a new part with room for all rows, after a look at the free space."""
-        with self._named_errors():
+        with self._writing():
             self._forget_part()
             storage.check_space(self._part, self._plan.nbytes + _LAYOUT_BYTES)
             plan = replace(self._plan, layout=self._plan.layout.assign_attrs({KEY: self._key}))
@@ -196,18 +196,9 @@ class ForecastFile:
             self._sink = self._kind(self._part, self._details, plan)
         self.save()
 
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        """Say what could not be written, and that the same command goes on with it."""
-        try:
-            yield
-        except R2NOError:
-            raise
-        except (OSError, RuntimeError) as error:  # HDF5 reports a full disk as the latter
-            raise StorageError(
-                f"Could not write `{self._part}`: {error}. Free some space or choose a writable "
-                "folder, then run the same command again: it goes on where it stopped."
-            ) from error
+    def _writing(self) -> AbstractContextManager[None]:
+        """Errors of writing by name; HDF5 reports a full disk as a ``RuntimeError``."""
+        return storage.writing(self._part, storage.GOES_ON, also=RuntimeError)
 
 
 class _NetCDF:

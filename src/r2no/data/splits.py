@@ -16,7 +16,7 @@ from torch import Tensor
 from r2no._repr import html_table
 from r2no._types import Number
 from r2no.data.arrays import ArrayWindows
-from r2no.data.window import Window
+from r2no.data.window import Window, trajectories
 from r2no.errors import ConfigError, EmptySplitError
 from r2no.storage import fingerprint
 
@@ -51,7 +51,7 @@ class Splits:
     @property
     def recordings(self) -> dict[str, int]:
         """How many recordings each split has a part of."""
-        return {name: len(part.origins[:, 0].unique()) for name, part in self._named()}
+        return {name: trajectories(part) for name, part in self._named()}
 
     def describe(self) -> str:
         """Recordings and windows of each split, in one line."""

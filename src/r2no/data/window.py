@@ -103,6 +103,11 @@ class Fields:
         )
 
     @property
+    def history_shape(self) -> tuple[int, ...]:
+        """Frames, grid and channels of a history, conditioning ones included."""
+        return (self.history_frames, *self.grid, len(self.history_channels))
+
+    @property
     def target_shape(self) -> tuple[int, ...]:
         """Frames, grid and channels of a forecast."""
         return (self.horizon_frames, *self.grid, len(self.channels))
@@ -224,6 +229,11 @@ def gather(windows: Windows, numbers: Sequence[int]) -> Window:
     """The windows with these numbers as one batch, on the split's device."""
     batch = collate([windows[number] for number in numbers])
     return batch.to(windows.device) if isinstance(windows, Placed) else batch
+
+
+def trajectories(windows: Windows) -> int:
+    """Number of recordings in a split."""
+    return len(windows.origins[:, 0].unique())
 
 
 def collate(windows: Sequence[Window]) -> Window:

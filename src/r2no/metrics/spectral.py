@@ -177,14 +177,6 @@ def _full_by_shell(
     return _by_shell(squares * shells.multiplicity[..., None], shells)
 
 
-def full_shell_energy(
-    values: Float[Tensor, "batch channel time height width"], shells: Shells
-) -> Float[Tensor, "shell channel"]:
-    """Σ over windows of Σ_{k in shell} m(k) |FFT(values)(k)|², the FFT unnormalised."""
-    planes = [_planes(window.movedim(0, -1), shells) for window in values]
-    return _full_by_shell(_square_sums(_products(torch.stack(planes), shells)), shells)
-
-
 class ShellEnergies(NamedTuple):
     """Σ over windows of one field, and whether all have their digits in float32."""
 

@@ -151,7 +151,7 @@ class WrappedOperator(nn.Module):
 
     def _check_history(self, history: Tensor) -> None:
         fields = self.fields
-        expected = (fields.history_frames, *fields.grid, len(fields.history_channels))
+        expected = fields.history_shape
         if tuple(history.shape[1:]) != expected:
             raise ShapeError(
                 f"`history` must be (batch, {', '.join(map(str, expected))}) with channels "

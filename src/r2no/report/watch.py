@@ -10,7 +10,7 @@ from torch import Tensor
 
 from r2no._types import Field, Operator
 from r2no.adaptation import AdaptedModel, further_forecasts, readouts, score_readouts
-from r2no.data.window import Fields, Window, Windows
+from r2no.data.window import Fields, Window, Windows, trajectories
 from r2no.ensemble import DepthErrors
 from r2no.errors import ConfigError
 from r2no.progress import SILENT, Reporter
@@ -135,12 +135,11 @@ class ScoringWatch(Observer):
         """
         for sums in (self._energy, self._squared):
             sums.update({name: value.cpu() for name, value in sums.items()})
-        origins = self._windows.origins
         total = self._windows_points()
         return Evaluation(
             split=split,
             windows=len(self._windows),
-            trajectories=len(origins[:, 0].unique()),
+            trajectories=trajectories(self._windows),
             fingerprint=self._windows.fingerprint,
             gaps=1 - float(self._squared["points"].sum()) / total,
             scores=clean({name: dict(values) for name, values in scores.items()}),
@@ -153,7 +152,7 @@ class ScoringWatch(Observer):
                 self.fields,
                 self._fields,
                 number=self._number,
-                origin=origins[self._number].tolist(),
+                origin=self._windows.origins[self._number].tolist(),
             ),
             audit=audit or [],
             bands={}

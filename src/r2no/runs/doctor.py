@@ -13,7 +13,7 @@ from r2no._types import Operator
 from r2no.adaptation.fitting import check_adaptable
 from r2no.data.audit import shared_frames
 from r2no.data.splits import Splits, default_counts
-from r2no.data.window import Chosen, Window, Windows, collate
+from r2no.data.window import Chosen, Window, Windows, gather
 from r2no.errors import (
     BusyError,
     EmptySplitError,
@@ -191,7 +191,7 @@ def _leakage(splits: Splits, nbytes: int, full: bool) -> Finding:
 
 def _few(windows: Windows) -> Window:
     numbers = torch.linspace(0, len(windows) - 1, min(_LOOK, len(windows))).round().long()
-    return collate([windows[number] for number in numbers.unique().tolist()])
+    return gather(windows, numbers.unique().tolist())
 
 
 @torch.no_grad()

@@ -18,8 +18,6 @@ from r2no.spectral.transforms import (
     half_shape,
     hermitian_multiplicity,
     inverse,
-    orientation,
-    rounded_sqrt,
     space_last,
     wavenumber_orientation,
     wavenumber_radius,
@@ -275,20 +273,3 @@ def _reach(grid: Grid, extent: Extent) -> HalfPlane:
 
 def _bins(fraction: HalfPlane, number: int) -> Int[Tensor, "*half"]:
     return torch.floor(fraction * number).long().clamp(max=number - 1)
-
-
-def full_plane_index(
-    grid: Grid, *, radial: int = 128, angular: int = 16, extent: Extent = "corner"
-) -> Int[Tensor, "height width"]:
-    """Cells of every coefficient of the full FFT plane taken by itself, as published.
-
-    Here a Nyquist component keeps the sign ``fftfreq`` gives it, so a coefficient and its mirror
-    image can fall into different sectors and the projections need not be real. The library never
-    fits on this index; it exists to check the published occupancy (1,468 and 1,182 of 2,048).
-    """
-    axes = [2 * torch.fft.fftfreq(size, dtype=torch.float64) for size in check_grid(grid)]
-    vertical, horizontal = torch.meshgrid(*axes, indexing="ij")
-    radius = rounded_sqrt(vertical**2 + horizontal**2)
-    reach = math.sqrt(2.0) if extent == "corner" else 1.0
-    sectors = _bins(orientation(vertical, horizontal), angular)
-    return _bins(radius / reach, radial) * angular + sectors

@@ -41,11 +41,3 @@ def count_coefficients(
 ) -> Float[Tensor, " cell"]:
     """|Ω_b| of (M10): coefficients of the full plane, times frames and measured channels."""
     return cells.sizes * frames * channels
-
-
-def radial_spectrum(field: Field, *, num_bands: int) -> Float[Tensor, "band channel"]:
-    """Mean energy per coefficient in ``num_bands`` rings; rings without coefficients give NaN."""
-    cells = FourierCells.bands(tuple(field.shape[2:-1]), num_bands=num_bands)
-    energy = cell_energy(field, cells).mean(0)
-    counts = count_coefficients(cells, frames=field.shape[1], channels=1)
-    return torch.where(counts[:, None] > 0, energy / counts[:, None], torch.nan)

@@ -7,7 +7,7 @@ batch, gradients and sums are added up, and rank 0 writes.
 from r2no.training.backbone import train_operator
 from r2no.training.checkpoints import benchmark_history, load_operator, save_operator
 from r2no.training.config import TrainSettings
-from r2no.training.engine import TrainResult, optimise
+from r2no.training.engine import Problem, TrainResult, optimise
 from r2no.training.operator import (
     Persistence,
     PhysicalOperator,
@@ -23,6 +23,7 @@ from r2no.training.source_cache import SourceCache, cached_source
 __all__ = [
     "Persistence",
     "PhysicalOperator",
+    "Problem",
     "SourceCache",
     "TrainResult",
     "TrainSettings",

@@ -1,6 +1,6 @@
 """Pretraining and finetuning of a backbone: mean squared error in normalised units."""
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from r2no import devices, storage
 from r2no._types import PathLike
@@ -10,8 +10,11 @@ from r2no.progress import SILENT, Reporter
 from r2no.scoring import Metrics, NormalisedError, mean_square, score
 from r2no.training.batches import Batch, TrainingBatches
 from r2no.training.config import TrainSettings
-from r2no.training.engine import TrainResult, optimise
+from r2no.training.distributed import LossFunction
+from r2no.training.engine import Problem, TrainResult, optimise
 from r2no.training.operator import PhysicalOperator
+
+_TOGETHER = 64  # windows of which statistics are taken at once
 
 
 def train_operator(
@@ -42,8 +45,32 @@ def train_operator(
         reporter: Where progress is shown.
     """
     channels = list(train.fields.measured if measured_only else range(len(train.fields.channels)))
-    normalise = operator.history_normaliser, operator.target_normaliser
-    device = normalise[0].shift.device
+    data = (train.fingerprint, validation.fingerprint, measured_only)
+    rounded = [] if precision == "float32" else [precision]
+    read = TrainingBatches(train, operator.history_normaliser, operator.target_normaliser)
+
+    def validate() -> tuple[float, dict[str, float]]:
+        scores = validation_scores(operator, validation, validation_batch or settings.batch_size)
+        return scores["rmse"], scores
+
+    problem = Problem(
+        operator.network,
+        _squared_error(operator, channels, precision),
+        validate,
+        size=len(train),
+        key=storage.fingerprint("backbone", *data, *rounded),
+        read=read,
+        alike=read.statistics,
+        precision=precision,
+    )
+    return optimise(problem, settings, folder=folder, title=title, reporter=reporter)
+
+
+def _squared_error(
+    operator: PhysicalOperator, channels: list[int], precision: devices.Precision
+) -> LossFunction:
+    """The mean squared error of the network's answer on these channels, in normalised units."""
+    device = operator.history_shift.device
 
     def loss(batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         window = batch.to(device).window
@@ -53,33 +80,7 @@ def train_operator(
         value = mean_square(error[..., channels], window, channels)
         return value, {"loss": value}
 
-    key = storage.fingerprint(
-        "backbone",
-        train.fingerprint,
-        validation.fingerprint,
-        measured_only,
-        *([] if precision == "float32" else [precision]),
-    )
-    network: nn.Module = operator.network
-
-    def validate() -> tuple[float, dict[str, float]]:
-        scores = validation_scores(operator, validation, validation_batch or settings.batch_size)
-        return scores["rmse"], scores
-
-    return optimise(
-        network,
-        loss,
-        validate,
-        settings,
-        size=len(train),
-        key=key,
-        folder=folder,
-        title=title,
-        reporter=reporter,
-        read=TrainingBatches(train, *normalise),
-        precision=precision,
-        alike=[value for each in normalise for value in (each.shift, each.scale)],
-    )
+    return loss
 
 
 def validation_scores(
@@ -93,14 +94,12 @@ def validation_scores(
     return {**metrics.compute()["own"], "normalised_mse": error.compute()["own"]}
 
 
-def fit_normalisers(windows: Windows, batch_size: int = 64) -> tuple[Normaliser, Normaliser]:
+def fit_normalisers(windows: Windows) -> tuple[Normaliser, Normaliser]:
     """Zero-mean, unit-variance normalisers of history and target, from one pass each.
 
     Missing values of the target do not count; those of the history count as they were filled.
     """
-    histories = (window.history for _, window in batches(windows, batch_size, shared=True))
+    histories = (window.history for _, window in batches(windows, _TOGETHER, shared=True))
     history = Normaliser.gaussian(histories, shared=True)
-    pairs = (
-        (window.target, window.mask) for _, window in batches(windows, batch_size, shared=True)
-    )
+    pairs = ((window.target, window.mask) for _, window in batches(windows, _TOGETHER, shared=True))
     return history, Normaliser.gaussian(pairs, shared=True)

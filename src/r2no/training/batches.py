@@ -45,6 +45,11 @@ class TrainingBatches:
         self.of_history = self.of_history.to(devices.CPU)
         self.of_field = self.of_field.to(devices.CPU)
 
+    @property
+    def statistics(self) -> list[Tensor]:
+        """The numbers of both normalisers."""
+        return [part for one in (self.of_history, self.of_field) for part in (one.shift, one.scale)]
+
     def __call__(self, numbers: list[int], epoch: int) -> Batch:
         """The windows with these numbers as they are in this epoch, on the CPU."""
         if epoch != self._epoch and hasattr(self.windows, "set_epoch"):

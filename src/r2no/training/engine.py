@@ -86,8 +86,12 @@ class _Plan:
 
     size: int
     settings: TrainSettings
-    per_epoch: int
     _orders: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def per_epoch(self) -> int:
+        """Updates in an epoch; the last may be on fewer windows."""
+        return -(-self.size // self.settings.batch_size)
 
     def __call__(self, update: int) -> tuple[list[int], int]:
         """Numbers of the windows, and the epoch."""
@@ -104,109 +108,121 @@ class _Plan:
         return own_share(numbers), epoch
 
 
-def optimise(
-    module: nn.Module,
-    loss: LossFunction,
-    validate: Validation,
-    settings: TrainSettings,
-    *,
-    size: int,
-    key: str,
-    folder: PathLike,
-    title: str = "training",
-    reporter: Reporter = SILENT,
-    save_seconds: Number = 5.0,
-    read: Read | None = None,
-    alike: Sequence[Tensor] = (),
-    precision: devices.Precision = "float32",
-) -> TrainResult:
-    """Minimise ``loss`` over ``size`` windows and leave the best weights in ``module``.
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is trained, on which windows, and how it is judged.
 
-    Args:
+    Attributes:
         module: Trained in place; a run that goes on must begin with the same weights.
         loss: Loss of a batch as ``read`` gives it, averaged over its windows.
         validate: Score of the current weights, lower is better; runs in evaluation mode. Other
             scores may come with it, as a pair, and go to the log.
-        settings: How to optimise.
         size: Number of training windows.
-        key: Fingerprint of everything the run depends on besides ``settings``.
+        key: Fingerprint of everything the run depends on besides its settings.
+        read: Reads the windows with these numbers in this epoch, ahead of their use, in other
+            processes too (``TrainSettings.workers``); without it ``loss`` gets the numbers.
+        alike: Tensors that must be the same, but for rounding, for a run to go on.
+        precision: How gradients multiply; ``loss`` itself decides how it does.
+    """
+
+    module: nn.Module
+    loss: LossFunction
+    validate: Validation
+    size: int
+    key: str
+    read: Read = _numbers
+    alike: Sequence[Tensor] = ()
+    precision: devices.Precision = "float32"
+
+    def __repr__(self) -> str:
+        return f"Problem({type(self.module).__name__} on {self.size} windows)"
+
+    @property
+    def place(self) -> torch.device:
+        """Where the module is."""
+        return devices.of(self.module) or devices.CPU
+
+
+def optimise(
+    problem: Problem,
+    settings: TrainSettings,
+    *,
+    folder: PathLike,
+    title: str = "training",
+    reporter: Reporter = SILENT,
+    save_seconds: Number = 5.0,
+) -> TrainResult:
+    """Minimise the loss of a problem and leave the best weights in its module.
+
+    Args:
+        problem: What is trained.
+        settings: How to optimise.
         folder: Where the state, the best weights and the log are kept.
         title: Shown with the progress.
         reporter: Where progress is shown.
         save_seconds: Time between two saves of the state, longer where saving itself is slow.
-        read: Reads the windows with these numbers in this epoch, ahead of their use, in other
-            processes too (``settings.workers``); without it ``loss`` gets the numbers.
-        alike: Tensors that must be the same, but for rounding, for a run to go on.
-        precision: How gradients multiply; ``loss`` itself decides how it does.
 
     Raises:
         NonFiniteError: if the loss or a score stops being finite.
         FingerprintError: if the folder belongs to another run.
         ProcessError: if a process that reads ahead is lost; the folder keeps the last good state.
     """
-    if size == 0:
+    if problem.size == 0:
         raise EmptySplitError("The training split holds no windows. Give at least one trajectory.")
-    ranks.check_enough(size)
-    folder = Path(folder)
-    key = storage.fingerprint(key, settings.model_dump(mode="json"))
-    begin = _sketch([*module.state_dict().values(), *alike])
-    kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
-    optimiser = kind(module.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-    place = _place(module)
-    with devices.forked_random(place), devices.products(precision, place):
+    ranks.check_enough(problem.size)
+    folder, module, place = Path(folder), problem.module, problem.place
+    with devices.forked_random(place), devices.products(problem.precision, place):
         torch.manual_seed(settings.seed)
         with sole_run(folder):
             storage.remove_temporaries(folder)
-            state = _resume(folder, key, begin, module, optimiser)
-            gradients = Gradients(module, loss)
-            parts = (module, optimiser, gradients, validate, settings, size, key, begin, folder)
-            _Run(*parts, state, read or _numbers).advance(title, reporter, save_seconds)
+            run = _Run(problem, settings, folder)
+            run.advance(title, reporter, save_seconds)
     ranks.barrier()
     best, _ = storage.load_tensors(folder / _BEST)
     module.load_state_dict(best)
     module.eval()
+    state = run.state
     return TrainResult(state.best_score, state.best_update, state.update, state.log, state.losses)
 
 
-@dataclass
 class _Run:
-    module: nn.Module
-    optimiser: torch.optim.Optimizer
-    gradients: Gradients
-    validate: Validation
-    settings: TrainSettings
-    size: int
-    key: str
-    begin: Tensor
-    folder: Path
-    state: _State
-    read: Read
+    """A problem on its way, from where the state in the folder leaves off."""
+
+    def __init__(self, problem: Problem, settings: TrainSettings, folder: Path) -> None:
+        self.problem, self.settings, self.folder = problem, settings, folder
+        self.module, self.plan = problem.module, _Plan(problem.size, settings)
+        self.key = storage.fingerprint(problem.key, settings.model_dump(mode="json"))
+        self.begin = _sketch([*self.module.state_dict().values(), *problem.alike])
+        kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
+        weights = self.module.parameters()
+        self.optimiser = kind(weights, lr=settings.lr, weight_decay=settings.weight_decay)
+        self.state = self._resumed()
+        self.gradients = Gradients(self.module, problem.loss)
 
     def advance(self, title: str, reporter: Reporter, save_seconds: Number) -> None:
         """Run the updates that are left."""
-        settings, state = self.settings, self.state
-        per_epoch = -(-self.size // settings.batch_size)
-        total, every = settings.total_updates(per_epoch), settings.validate_every(per_epoch)
+        problem, settings, state, plan = self.problem, self.settings, self.state, self.plan
+        total = settings.total_updates(plan.per_epoch)
+        every = settings.validate_every(plan.per_epoch)
         last_save, pause = time.monotonic(), save_seconds
         if state.update >= total:
             return
-        plan = _Plan(self.size, settings, per_epoch)
-        reads = self.read is not _numbers
+        reads = problem.read is not _numbers
         batches = ahead(
-            self.read,
+            problem.read,
             (plan.own(update) for update in range(state.update, total)),
             workers=settings.workers if reads else 0,
-            device=_place(self.module) if reads else devices.CPU,
+            device=problem.place if reads else devices.CPU,
             say=reporter.say,
         )
         with reporter.step(title, total) as step, contextlib.closing(batches):
             step.advance(state.update)
             while state.update < total:
-                self._update(next(batches), plan, per_epoch)
+                self._update(next(batches))
                 state.update += 1
                 validated = state.update % every == 0 or state.update == total
                 if validated:
-                    self._validate(per_epoch)
+                    self._validate()
                 if validated or time.monotonic() - last_save > pause:
                     begun = time.monotonic()
                     self._save()
@@ -214,12 +230,12 @@ class _Run:
                     pause = max(save_seconds, _SAVE_SHARE * (last_save - begun))
                 step.advance(1, self._note())
 
-    def _update(self, batch: Any, plan: "_Plan", per_epoch: int) -> None:
+    def _update(self, batch: Any) -> None:
         """One step of the optimiser on a batch, of which each rank takes its share."""
-        numbers, epoch = plan(self.state.update)
+        numbers, epoch = self.plan(self.state.update)
         self.module.train()
         for group in self.optimiser.param_groups:
-            group["lr"] = self.settings.lr_at(self.state.update, per_epoch)
+            group["lr"] = self.settings.lr_at(self.state.update, self.plan.per_epoch)
         self.optimiser.zero_grad(set_to_none=True)
         with devices.memory_named(len(numbers), self._attempt(numbers, epoch)):
             loss, terms = self.gradients(batch, numbers)
@@ -242,15 +258,15 @@ class _Run:
 
         def attempt(size: int) -> None:
             self.optimiser.zero_grad(set_to_none=True)
-            self.gradients.attempt(self.read(numbers[:size], epoch))
+            self.gradients.attempt(self.problem.read(numbers[:size], epoch))
 
         return attempt
 
-    def _validate(self, per_epoch: int) -> None:
+    def _validate(self) -> None:
         """Score the module, log it, and keep it if it is the best so far."""
         self.module.eval()
         with torch.no_grad():
-            found = self.validate()
+            found = self.problem.validate()
         score, others = found if isinstance(found, tuple) else (float(found), {})
         if score != score or score == float("inf"):
             raise NonFiniteError(
@@ -259,7 +275,7 @@ class _Run:
             )
         state = self.state
         means = {name: value / state.counted for name, value in state.sums.items()}
-        rate = self.settings.lr_at(state.update - 1, per_epoch)
+        rate = self.settings.lr_at(state.update - 1, self.plan.per_epoch)
         row = {"update": state.update, "lr": rate, **means, "score": score, **others}
         state.log.append(row)
         state.sums, state.counted = {}, 0
@@ -278,7 +294,7 @@ class _Run:
             for name, value in entries.items():
                 tensors[f"optimiser.{number}.{name}"] = torch.as_tensor(value)
         tensors["random"] = torch.get_rng_state()
-        own = devices.random_state(_place(self.module))
+        own = devices.random_state(self.problem.place)
         if own is not None:
             tensors["random.device"] = own
         tensors["begin"] = self.begin
@@ -296,15 +312,43 @@ class _Run:
         storage.save_tensors(self.folder / _STATE, tensors, metadata)
         _write_log(self.folder, state.log)
 
+    def _resumed(self) -> _State:
+        """The folder's state, if any; module, optimiser and random generator follow it."""
+        if not (self.folder / _STATE).exists():
+            return _State()
+        tensors, saved = storage.load_tensors(self.folder / _STATE)
+        begin = tensors.get("begin", self.begin[:0])
+        if saved.get("key") != self.key or not _same_begin(begin, self.begin):
+            raise FingerprintError(
+                f"`{self.folder}` holds a training run with other settings, data or initial "
+                "weights. Give another folder, or delete this one to start over."
+            )
+        self.module.load_state_dict(_part(tensors, "module."))
+        entries: dict[int, dict[str, Tensor]] = {}
+        for name, value in _part(tensors, "optimiser.").items():
+            number, entry = name.split(".", 1)
+            entries.setdefault(int(number), {})[entry] = value
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": entries, "param_groups": groups})
+        torch.set_rng_state(tensors["random"])
+        if "random.device" in tensors and self.problem.place != devices.CPU:
+            devices.set_random_state(self.problem.place, tensors["random.device"])
+        best = float("inf") if saved["best_score"] is None else saved["best_score"]
+        return _State(
+            saved["update"],
+            best,
+            saved["best_update"],
+            saved["sums"],
+            saved["counted"],
+            saved["log"],
+            tensors.get("losses", torch.zeros(0)).tolist(),
+        )
+
     def _note(self) -> str:
         state = self.state
         if not state.log:
             return ""
         return f"score {state.log[-1]['score']:.5g}, best {state.best_score:.5g}"
-
-
-def _place(module: nn.Module) -> torch.device:
-    return devices.of(module) or devices.CPU
 
 
 def _sketch(tensors: Sequence[Tensor]) -> Float[Tensor, " number"]:
@@ -324,44 +368,6 @@ def _same_begin(first: Tensor, second: Tensor) -> bool:
         return False
     scale = first.unflatten(0, (-1, 18))[:, 1:].abs().amax(1).repeat_interleave(18)
     return bool(((first - second).abs() <= _SAME_BEGIN * scale + 1e-12).all())
-
-
-def _resume(
-    folder: Path,
-    key: str,
-    begin: Tensor,
-    module: nn.Module,
-    optimiser: torch.optim.Optimizer,
-) -> _State:
-    """Load the folder's state, if any, into module, optimiser and random generator."""
-    if not (folder / _STATE).exists():
-        return _State()
-    tensors, saved = storage.load_tensors(folder / _STATE)
-    if saved.get("key") != key or not _same_begin(tensors.get("begin", begin[:0]), begin):
-        raise FingerprintError(
-            f"`{folder}` holds a training run with other settings, data or initial weights. "
-            "Give another folder, or delete this one to start over."
-        )
-    module.load_state_dict(_part(tensors, "module."))
-    entries: dict[int, dict[str, Tensor]] = {}
-    for name, value in _part(tensors, "optimiser.").items():
-        number, entry = name.split(".", 1)
-        entries.setdefault(int(number), {})[entry] = value
-    groups = optimiser.state_dict()["param_groups"]
-    optimiser.load_state_dict({"state": entries, "param_groups": groups})
-    torch.set_rng_state(tensors["random"])
-    if "random.device" in tensors and _place(module) != devices.CPU:
-        devices.set_random_state(_place(module), tensors["random.device"])
-    best = float("inf") if saved["best_score"] is None else saved["best_score"]
-    return _State(
-        saved["update"],
-        best,
-        saved["best_update"],
-        saved["sums"],
-        saved["counted"],
-        saved["log"],
-        tensors.get("losses", torch.zeros(0)).tolist(),
-    )
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from r2no.repair_loop import RepairObjective, RepairUNet, repair_steps
 from r2no.scoring import Rmse, Watch, score
 from r2no.training.batches import Batch, TrainingBatches
 from r2no.training.config import TrainSettings
-from r2no.training.engine import TrainResult, optimise
+from r2no.training.engine import Problem, TrainResult, optimise
 from r2no.training.source_cache import SourceCache
 
 
@@ -45,39 +45,30 @@ def train_repair(
     """
     windows, cache = train
     device = devices.of(module) or devices.CPU
-    of_history, of_field = normalisers = (normalisers[0].to(device), normalisers[1].to(device))
+    normalisers = (normalisers[0].to(device), normalisers[1].to(device))
+    read = TrainingBatches(windows, *normalisers, cache)
     measured = windows.fields.measured
 
     def loss(batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         window, start = batch.to(device)
         assert start is not None
-        terms = objective(
-            module,
-            window.history,
-            start,
-            window.target,
-            measured=measured,
-            mask=window.mask,
-        )
+        fields = (window.history, start, window.target)
+        terms = objective(module, *fields, measured=measured, mask=window.mask)
         return terms.total, terms._asdict()
 
     data = (windows.fingerprint, fit[0].fingerprint, cache.path.name, fit[1].path.name)
     rounded = [] if module.precision == "float32" else [module.precision]
-    key = storage.fingerprint("repair", *data, repr(objective), *rounded)
-    return optimise(
+    problem = Problem(
         module,
         loss,
         lambda: final_rmse(module, fit, normalisers, objective, settings.batch_size),
-        settings,
         size=len(windows),
-        read=TrainingBatches(windows, of_history, of_field, cache),
-        key=key,
-        folder=folder,
-        title=title,
-        reporter=reporter,
+        key=storage.fingerprint("repair", *data, repr(objective), *rounded),
+        read=read,
+        alike=read.statistics,
         precision=module.precision,
-        alike=[of_history.shift, of_history.scale, of_field.shift, of_field.scale],
     )
+    return optimise(problem, settings, folder=folder, title=title, reporter=reporter)
 
 
 def final_rmse(

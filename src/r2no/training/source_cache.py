@@ -24,12 +24,8 @@ from torch import Tensor
 
 from r2no import devices, ranks, storage
 from r2no._types import Number, Operator, PathLike
-from r2no.data.window import Windows, batches, collate
-from r2no.errors import (
-    FileDamagedError,
-    R2NOError,
-    StorageError,
-)
+from r2no.data.window import Windows, batches, gather
+from r2no.errors import FileDamagedError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter, Step
 from r2no.training.operator import asked, operator_identity, same_answer
@@ -105,7 +101,7 @@ def cached_source(
     first = next(iter(batches(windows, 1)))[1]
     wide = ["float64"] if first.history.dtype == torch.float64 else []  # once kept in float32
     key = storage.fingerprint(operator_identity(source), windows.fingerprint, batch_size, *wide)
-    shape = _shape(windows)
+    shape = windows.fields.target_shape
     answer = torch.from_numpy(_checked(source, first.history, shape))
     ranks.check_enough(len(windows))
     with sole_run(Path(folder) / f"h0-{key[:24]}"):
@@ -117,14 +113,14 @@ def cached_source(
             rows = ranks.in_order(starts, partial(_answers, source, windows, batch_size))
             with reporter.step(title, len(windows)) as step:
                 step.advance(len(checks))
-                _fill(path, _shape(windows), rows, checks, answer, step)
+                _fill(path, (len(windows), *shape), rows, checks, answer, step)
     return SourceCache(path)
 
 
 def _answers(source: Operator, windows: Windows, batch_size: int, start: int) -> np.ndarray:
     """The source's forecasts for the batch that begins with this window."""
     numbers = range(start, min(start + batch_size, len(windows)))
-    history, shape = collate([windows[number] for number in numbers]).history, _shape(windows)
+    history, shape = gather(windows, numbers).history, windows.fields.target_shape
     with devices.memory_named(len(numbers), lambda size: _checked(source, history[:size], shape)):
         return _checked(source, history, shape)
 
@@ -143,11 +139,6 @@ def bound_cache(folder: PathLike, most: Literal["keep", "drop"] | Number) -> Non
         left -= path.stat().st_size
         path.unlink()
         _note(path).unlink(missing_ok=True)
-
-
-def _shape(windows: Windows) -> tuple[int, ...]:
-    fields = windows.fields
-    return (len(windows), fields.horizon_frames, *fields.grid, len(fields.channels))
 
 
 def _note(path: Path) -> Path:
@@ -180,26 +171,19 @@ def _fill(
     kind = answer.numpy().dtype
     done, header, row_size = len(checks), _header(shape, kind), kind.itemsize * math.prod(shape[1:])
     storage.check_space(path, len(header) + row_size * shape[0])
-    try:
-        with path.open("r+b" if done else "wb") as file:
-            file.truncate(len(header) + done * row_size if done else 0)
-            file.seek(0, os.SEEK_END)
-            file.write(b"" if done else header)
-            for position, rows in enumerate(batches_of_rows, 1):
-                file.write(rows.data)
-                checks += [zlib.crc32(row.tobytes()) for row in rows]
-                if position % _SAVE_EVERY == 0 or len(checks) == shape[0]:
-                    file.flush()
-                    os.fsync(file.fileno())
-                    _write_note(path, checks, answer)
-                step.advance(len(rows))
-    except OSError as error:
-        if isinstance(error, R2NOError):
-            raise
-        raise StorageError(
-            f"Could not write `{path}`: {error}. Free some space or choose a writable folder, then "
-            "run the same command again: it goes on where it stopped."
-        ) from error
+    mode = "r+b" if done else "wb"
+    with storage.writing(path, storage.GOES_ON), path.open(mode) as file:
+        file.truncate(len(header) + done * row_size if done else 0)
+        file.seek(0, os.SEEK_END)
+        file.write(b"" if done else header)
+        for position, rows in enumerate(batches_of_rows, 1):
+            file.write(rows.data)
+            checks += [zlib.crc32(row.tobytes()) for row in rows]
+            if position % _SAVE_EVERY == 0 or len(checks) == shape[0]:
+                file.flush()
+                os.fsync(file.fileno())
+                _write_note(path, checks, answer)
+            step.advance(len(rows))
 
 
 def _noted(path: Path) -> list[int]:
@@ -223,5 +207,5 @@ def _header(shape: tuple[int, ...], kind: np.dtype[Any]) -> bytes:
 
 
 def _checked(source: Operator, history: Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    prediction = asked(source, history, shape[1:])
+    prediction = asked(source, history, shape)
     return np.ascontiguousarray(prediction.cpu().numpy())

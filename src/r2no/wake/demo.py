@@ -195,8 +195,8 @@ def _operators(
         torch.manual_seed(settings.seed)
         config = backbones.small_config(
             settings.backbone,
-            shape_in=(fields.history_frames, *fields.grid, len(fields.history_channels)),
-            shape_out=(fields.horizon_frames, *fields.grid, len(fields.channels)),
+            shape_in=fields.history_shape,
+            shape_out=fields.target_shape,
         )
         network = backbones.build(settings.backbone, config=config)
     pretrained = PhysicalOperator(network, *fit_normalisers(wake.numerical_train)).to(device)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from r2no.cli import options
-from r2no.cli.app import bench_app, check_exists, say
+from r2no.cli.app import bench_app, check_exists, command_line, say
 from r2no.progress import Reporter
 
 ConfigFile = Annotated[
@@ -117,7 +117,7 @@ def adapt(config: ConfigFile = None, **given: Any) -> None:
     from r2no.realpdebench.protocol import AdaptConfig, read_config, run_adaptation
 
     wanted = read_config(AdaptConfig, config, options.given(**given))
-    path = run_adaptation(wanted, reporter=Reporter())
+    path = run_adaptation(wanted, reporter=Reporter(), command=command_line())
     say(f"Wrote {path}. Score it with `r2no bench evaluate {path} --data ROOT`.")
 
 

@@ -53,10 +53,8 @@ def _exceptions(values: Values, row: str, other: str, metrics: tuple[str, ...]) 
     return f" Not in {'; '.join(texts)}." if texts else ""
 
 
-def _lowest(
-    wanted: Study, values: Values, metrics: tuple[str, ...], row: str = "r2no"
-) -> Iterator[str]:
-    rows = tuple(one.key for one in wanted.rows)
+def _lowest(wanted: Study, values: Values, metrics: tuple[str, ...]) -> Iterator[str]:
+    row, rows = "r2no", tuple(one.key for one in wanted.rows)
     for metric in metrics:
         pairs = values.pairs(rows, metric)
         best = sum(row in values.best(pair, rows, metric) for pair in pairs)

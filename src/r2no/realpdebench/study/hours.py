@@ -90,11 +90,8 @@ class _Counter:
         return _counted(network, windows[0].history[None])
 
     def _of_module(self, fields: Fields) -> float:
-        history = len(fields.history_channels)
-        module = self._config.adapt().repair.module(
-            fields.history_frames * history, fields.horizon_frames * len(fields.channels)
-        )
-        seen = torch.zeros(1, fields.history_frames, *fields.grid, history)
+        module = self._config.adapt().module_for(fields)
+        seen = torch.zeros(1, *fields.history_shape)
         return _counted(module, seen, torch.zeros(1, *fields.target_shape))
 
 
