@@ -311,12 +311,7 @@ def test_budget_ends_at_the_whole_fit_less_its_folds_variance(model):
     }
     assert all(p.evaluations == p.members * p.depth for p in points)
     ensemble = model.ensemble
-    columns = ensemble.columns
-    options = {
-        "leads": ensemble.plan.lead_groups,
-        "rivals": columns.rivals,
-        "free": columns.free,
-    }
+    options = {"leads": ensemble.plan.lead_groups, "columns": ensemble.columns}
     fits = [
         refit_chains(ensemble.sums.total(fit), ensemble.cells, ensemble.nested.main, **options)
         for fit, _ in ensemble.folds

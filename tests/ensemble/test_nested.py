@@ -7,6 +7,7 @@ import torch
 from r2no import FourierCells, SpectralEnsemble
 from r2no.ensemble import FitBatch, FittedEnsemble, NestedFit, quadratic_error, solve_nested
 from r2no.ensemble.chains import Chain
+from r2no.ensemble.columns import Columns
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.nested import _shortfall
 from r2no.ensemble.ridge import scaled_ridge
@@ -375,6 +376,8 @@ def test_the_shortfall_of_folds_is_what_more_data_bring():
     assert found == pytest.approx(wanted, rel=0.25)
 
 
+ONE_GOOD = Columns(1, (1, 2, 3, 4, 5), further=("good",))
+COLUMNS_ALIKE = Columns(0, (), further=("a", "b", "c", "d", "e", "good"))
 GOOD = torch.zeros(CELLS.num_cells, 2, 7).double()
 GOOD[..., 5] = torch.linspace(-1, 1, CELLS.num_cells).double()[:, None]
 
@@ -390,12 +393,11 @@ def one_good_forecast(seed, windows):
 
 
 def test_repairs_that_say_nothing_cost_little_where_other_columns_say_it():
-    rivals, free = {"good": 5}, [5, 6]
     excess = torch.zeros(2)  # over the best weights there are: with all columns alone, with both
     for seed in range(6):
         sums, other = one_good_forecast(seed, 12), one_good_forecast(seed + 50, 60)
-        whole = solve_nested(sums, FOLDS, CELLS, rivals=rivals)
-        found = solve_nested(sums, FOLDS, CELLS, rivals=rivals, free=free)
+        whole = solve_nested(sums, FOLDS, CELLS, columns=COLUMNS_ALIKE)
+        found = solve_nested(sums, FOLDS, CELLS, columns=ONE_GOOD)
         assert any(chain.free for chain in found.chains)
         errors = [
             float(quadratic_error(other.total().moments[0], weights).sum())
@@ -406,16 +408,17 @@ def test_repairs_that_say_nothing_cost_little_where_other_columns_say_it():
 
 
 def test_a_chain_without_repairs_is_one_of_the_other_columns():
-    sums, rivals, free = one_good_forecast(0, 12), {"good": 5}, [5, 6]
-    found = solve_nested(sums, FOLDS, CELLS, rivals=rivals, free=free)
+    sums = one_good_forecast(0, 12)
+    found = solve_nested(sums, FOLDS, CELLS, columns=ONE_GOOD)
     chain = replace(next(chain for chain in found.chains if chain.free), share=1.0)
-    weights = refit_chains(sums, CELLS, [chain], rivals=rivals, free=free)
+    weights = refit_chains(sums, CELLS, [chain], columns=ONE_GOOD)
     assert weights[..., :5].abs().max() == 0
-    part, plain = sums.with_columns(free), replace(chain, free=False)
-    fewer = refit_chains(part, CELLS, [plain], rivals={"good": 0})
+    part, plain = sums.with_columns([5, 6]), replace(chain, free=False)
+    fewer = refit_chains(part, CELLS, [plain], columns=ONE_GOOD.restricted(members=0))
     torch.testing.assert_close(weights[..., 5:], fewer)
     repairs = sums.with_columns([0, 1, 2, 3, 4])
-    alone = refit_chains(repairs, CELLS, [replace(chain, start=None)], free=[])
-    torch.testing.assert_close(alone, refit_chains(repairs, CELLS, [replace(plain, start=None)]))
+    columns = ONE_GOOD.restricted(without=["good", "base"])
+    alone = refit_chains(repairs, CELLS, [chain], columns=columns)
+    torch.testing.assert_close(alone, refit_chains(repairs, CELLS, [plain]))
     again = NestedFit.from_decisions(found.decisions(), found.tensors())
     assert again.chains == found.chains

@@ -18,13 +18,14 @@ jackknife's estimate of the variance that the final fit will not have).
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from r2no.ensemble.columns import Columns
 from r2no.ensemble.gram import GramSums, sub_block
 from r2no.ensemble.holdout import Fold
 from r2no.ensemble.levels import Level, Levels
@@ -90,16 +91,13 @@ class ChainSearch:
         scoring: GramSums | None = None,
         *,
         leads: int = 1,
-        rivals: Mapping[str, int] | None = None,
-        free: Sequence[int] | None = None,
+        columns: Columns | None = None,
     ) -> None:
-        self._rivals = rivals or {}
         self.levels = Levels(finest, sums.moments.shape[2] // leads, leads)
         self._folds, self._grid = folds, grid
         self._fit = self.levels.compact(sums.moments)
         self._score = self._fit if scoring is None else self.levels.compact(scoring.moments)
-        self._columns = sums.moments.shape[-1] - 1
-        self._free = range(self._columns) if free is None else free
+        self._columns, self._number = columns, sums.moments.shape[-1] - 1
         self._blocks = [block for _, score in folds for block in score]
         self._at_root = self.levels.coarsen(self._score, self.levels.root)
         fold_of = [number for number, (_, score) in enumerate(folds) for _ in score]
@@ -107,36 +105,41 @@ class ChainSearch:
         chosen = [[float(group in fit) for group in range(len(self._fit))] for fit, _ in folds]
         self._chosen = torch.tensor(chosen, dtype=torch.float64)
 
-    def restricted(self, positions: Sequence[int], rivals: Mapping[str, int]) -> "ChainSearch":
-        """The same search with some of the columns, at the given positions."""
+    def restricted(self, columns: Columns) -> "ChainSearch":
+        """The same search with some of the columns."""
+        positions = self._positions(columns)
         fewer = copy.copy(self)
         fewer._fit = fewer._score = sub_block(self._fit, positions)
         if self._score is not self._fit:
             fewer._score = sub_block(self._score, positions)
         fewer._at_root = sub_block(self._at_root, positions)
-        fewer._columns, fewer._rivals = len(positions), rivals
-        fewer._free = [place for place, old in enumerate(positions) if old in self._free]
+        fewer._columns, fewer._number = columns, len(positions)
         return fewer
 
-    @property
-    def repairs(self) -> bool:
-        """Whether there are columns that a chain may leave out, and forecasts among the others."""
-        return bool(self._rivals) and len(self._free) < self._columns
+    def _positions(self, fewer: Columns) -> list[int]:
+        return fewer.positions(fewer) if self._columns is None else self._columns.positions(fewer)
 
-    def without_repairs(self) -> "ChainSearch":
-        """The same search with the columns that cost nothing."""
-        places = {old: new for new, old in enumerate(self._free)}
-        rivals = {name: places[old] for name, old in self._rivals.items() if old in places}
-        return self.restricted(self._free, rivals)
+    def without_repairs(self) -> "ChainSearch | None":
+        """The same search with the columns that cost nothing.
 
-    def widened(self, trial: Trial) -> Trial:
+        None where there are no repairs to leave out, or no forecasts but them.
+        """
+        columns = self._columns
+        if columns is None or not (columns.members and columns.further):
+            return None
+        return self.restricted(columns.restricted(members=0))
+
+    def widened(self, trial: Trial, free: "ChainSearch") -> Trial:
         """A trial of the search without repairs as one of this search."""
-        weights = [self._wide(each) for each in trial.weights]
+        weights = [self._wide(each, free) for each in trial.weights]
         return Trial(replace(trial.chain, free=True), weights, trial.errors)
 
-    def _wide(self, weights: Float[Tensor, "cell fewer"]) -> Float[Tensor, "cell column"]:
-        wide = weights.new_zeros(len(weights), self._columns)
-        wide[:, list(self._free)] = weights
+    def _wide(
+        self, weights: Float[Tensor, "cell fewer"], free: "ChainSearch"
+    ) -> Float[Tensor, "cell column"]:
+        wide = weights.new_zeros(len(weights), self._number)
+        if free._columns is not None:
+            wide[:, self._positions(free._columns)] = weights
         return wide
 
     # -- trials -------------------------------------------------------------------------------
@@ -257,7 +260,7 @@ class ChainSearch:
         """By fold, the mean of the trials' fits without its blocks; shares may differ by fold."""
         slots, means = torch.arange(self.levels.slots), []
         for fold in range(len(self._folds)):
-            mean = self._fit.new_zeros(self.levels.slots, self._columns)
+            mean = self._fit.new_zeros(self.levels.slots, self._number)
             for trial, share in zip(trials, shares[fold].tolist(), strict=True):
                 if share:
                     mean += share * self._on(slots, [trial], [trial.weights[fold]])[:, 0]
@@ -289,12 +292,11 @@ class ChainSearch:
 
         Where there are no forecasts but repairs, chains that leave them out have all columns.
         """
-        mean = self._fit.new_zeros(self.levels.slots, self._columns)
-        apart = self.repairs and any(chain.free for chain in chains)
-        free = self.without_repairs() if apart else self
+        mean = self._fit.new_zeros(self.levels.slots, self._number)
+        free = self.without_repairs() if any(chain.free for chain in chains) else None
         for chain in chains:
-            if chain.free and apart:
-                mean += chain.share * self._wide(free._fitted(chain, groups))
+            if chain.free and free is not None:
+                mean += chain.share * self._wide(free._fitted(chain, groups), free)
             else:
                 mean += chain.share * self._fitted(chain, groups)
         return mean
@@ -314,9 +316,10 @@ class ChainSearch:
     def _start(self, label: str | None) -> Float[Tensor, "cell column"]:
         """Weights of a forecast as it is, on the root."""
         cells = self.levels.map(self.levels.root)[1]
-        weights = self._fit.new_zeros(cells, self._columns)
-        if label is not None and label in self._rivals:
-            weights[:, self._rivals[label]] = 1.0
+        weights = self._fit.new_zeros(cells, self._number)
+        place = None if label is None or self._columns is None else self._columns.place(label)
+        if place is not None:
+            weights[:, place] = 1.0
         return weights
 
     def _last(self, trial: Trial) -> Level:

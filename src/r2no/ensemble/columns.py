@@ -132,11 +132,6 @@ class Columns:
         """Positions of the forecasts that need no adaptation, by label."""
         return {label: self._places[label] for label in self.further}
 
-    @property
-    def free(self) -> list[int]:
-        """Positions of the columns that need no repair module."""
-        return [place for place, label in enumerate(self.labels) if group_of(label) != REPAIR]
-
     def place(self, label: str) -> int | None:
         """Position of a column by its label, or ``None`` if it is not one of the columns."""
         return self._places.get(label)

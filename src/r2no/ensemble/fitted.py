@@ -94,8 +94,7 @@ class FittedEnsemble:
                 judged=judged,
                 leads=plan.lead_groups,
                 recordings=plan.recordings,
-                rivals=columns.rivals,
-                free=columns.free,
+                columns=columns,
                 units=plan.units,
                 carried=Carried(plan.variation, plan.spread),
             )

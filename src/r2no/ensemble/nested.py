@@ -19,6 +19,7 @@ from torch import Tensor
 
 from r2no._repr import brief_repr
 from r2no.ensemble.chains import Chain, ChainSearch, Trial
+from r2no.ensemble.columns import Columns
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import Fold
 from r2no.ensemble.levels import Level
@@ -187,8 +188,7 @@ def solve_nested(
     grid: Sequence[float] = NESTED_GRID,
     leads: int = 1,
     recordings: int | None = None,
-    rivals: Mapping[str, int] | None = None,
-    free: Sequence[int] | None = None,
+    columns: Columns | None = None,
     units: Sequence[int] = (),
     carried: Carried = ALL_OF_IT,
 ) -> NestedFit:
@@ -203,8 +203,8 @@ def solve_nested(
         leads: Groups of lead time in the sums, the finest considered.
         recordings: Number k of recordings in ``sums``, if the weights are meant for others too:
             below four k/(k + v) of the weights is kept, whatever the blocks say.
-        rivals: Columns that are forecasts which need no adaptation, by name.
-        free: Columns that cost nothing, which chains may use by themselves; default all.
+        columns: What the columns are: further forecasts are rivals that need no adaptation, and
+            chains may leave repairs out. None for columns that are only fitted.
         units: Recording of each group; none if not known.
         carried: What other recordings say of these; counts below four of them.
     """
@@ -213,11 +213,9 @@ def solve_nested(
             "The nested fit needs blocks to hold out, but there are too few windows to part them. "
             "Give more windows, or a fixed partition and `ridge`."
         )
-    search = ChainSearch(
-        sums, folds, finest, tuple(grid), judged, leads=leads, rivals=rivals, free=free
-    )
+    search = ChainSearch(sums, folds, finest, tuple(grid), judged, leads=leads, columns=columns)
     source = search.forecast()
-    others = {name: search.forecast(name) for name in rivals or {}}
+    others = {name: search.forecast(name) for name in columns.further} if columns else {}
     trials = [*_best_chains(search, source, others), *others.values()]
     few = recordings is not None and recordings < ENOUGH_RECORDINGS
     trust = recordings / (recordings + carried.variation) if few and recordings else 1.0
@@ -245,10 +243,11 @@ def solve_nested(
 def _best_chains(search: ChainSearch, source: Trial, others: Mapping[str, Trial]) -> list[Trial]:
     """With all columns and with those that cost nothing; the best first."""
     found = search.trials(_starts(source, others))
-    if search.repairs:
-        free = search.without_repairs()
+    free = search.without_repairs()
+    if free is not None:
         names = {name: free.forecast(name) for name in others}
-        found += [search.widened(trial) for trial in free.trials(_starts(free.forecast(), names))]
+        trials = free.trials(_starts(free.forecast(), names))
+        found += [search.widened(trial, free) for trial in trials]
     return sorted(found, key=lambda trial: trial.error)[:_MOST_CHAINS]
 
 

@@ -167,7 +167,7 @@ class _HeldOut:
         self._before = float(sum(sums.energy[list(score)].sum() for _, score in self._folds))
         self._search = ChainSearch(
             sums, self._folds, ensemble.cells, (), leads=ensemble.plan.lead_groups,
-            rivals=ensemble.columns.rivals, free=ensemble.columns.free,
+            columns=ensemble.columns,
         ) if ensemble.nested is not None else None  # fmt: skip
 
     def error(
@@ -183,7 +183,7 @@ class _HeldOut:
         positions = ensemble.columns.positions(columns)
         if ensemble.nested is not None and search is not None:
             if columns != ensemble.columns:
-                search = search.restricted(positions, columns.rivals)
+                search = search.restricted(columns)
             return float(search.errors_of(ensemble.nested.main, fitted).sum())
         part, after = self._sums.with_columns(positions), 0.0
         for groups, (_, score) in zip(fitted, self._folds, strict=True):
