@@ -338,6 +338,14 @@ def test_truncated_model_equals_one_fitted_to_fewer_columns(model, splits):
     assert cheap.evaluate(splits["test"])["rmse"] > 0
 
 
+def test_a_model_of_the_base_column_alone_cannot_be_truncated(splits):
+    settings = changed(SETTINGS, ensemble=EnsembleSettings(recall=0, mean_field=False), members=0)
+    alone = r2no.adapt(Persistence(4, 2), splits["train"], splits["fit"], settings=settings)
+    assert alone.ensemble.columns.labels == ("base",)
+    with pytest.raises(ConfigError, match="only one model"):
+        alone.truncate(0)
+
+
 def test_budget_argument_gives_the_truncated_model(splits, model):
     cheap = r2no.adapt(Source(), splits["train"], splits["fit"], settings=SETTINGS, budget=2)
     assert cheap.loops.steps * len(cheap.loops.modules) <= 2

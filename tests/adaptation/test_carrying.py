@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.support.adapting import SETTINGS, Source, split
+from tests.support.waves import travelling_wave
 
 import r2no
 from r2no.adaptation.carrying import _carried
+from r2no.data import ArrayWindows
 from r2no.ensemble import GramSums
 from r2no.ensemble.nested import ENOUGH_RECORDINGS
 
@@ -49,3 +51,52 @@ def test_few_fit_recordings_take_it_from_the_train_split_and_keep_it():
     alone = replace(few.ensemble.nested, spread=0.0).verdict.interval
     low, high = few.verdict.interval
     assert low < alone[0] < alone[1] < high
+
+
+INSTANT = SETTINGS.model_copy(update={"members": 0})
+
+
+@pytest.mark.parametrize(("train", "fit"), [(1, 1), (3, 3), (1, 2)])
+def test_as_many_train_recordings_are_other_recordings_too(train, fit):
+    """Seven recordings are split into 3, 3 and 1; that is no split in time."""
+    model = r2no.adapt(Source(), split(range(train)), split(range(10, 10 + fit)), settings=INSTANT)
+    assert model.ensemble.plan.recordings == fit
+    assert model.ensemble.plan.variation not in (0.0, 1.0)
+    assert model.ensemble.plan.spread > 0
+
+
+def test_stretches_of_one_recording_keep_all_of_their_weights():
+    whole = travelling_wave(0)
+    train, fit = (ArrayWindows([part], 4, 4) for part in (whole[:14], whole[14:]))
+    assert r2no.adapt(Source(), train, fit, settings=INSTANT).ensemble.plan.recordings is None
+
+
+def waves(*numbers):
+    """Recordings of a wave each, by its number along the grid, that all travel alike."""
+    x = torch.arange(24) * 2 * torch.pi / 24
+    noise = torch.Generator().manual_seed(sum(numbers))
+    found = []
+    for number in numbers:
+        phase = number * (x - 0.35 * torch.arange(40)[:, None])
+        wave = phase.cos()[:, None, :, None].expand(-1, 16, -1, 1)
+        found.append(wave + 0.1 * torch.randn(wave.shape, generator=noise))
+    return ArrayWindows(found, 4, 4, stride=2)
+
+
+class Slow(torch.nn.Module):
+    """Carries the last frame on, but too slowly."""
+
+    def forward(self, history):
+        spectrum = torch.fft.rfft(history[:, -1], dim=2)
+        angle = 0.25 * torch.arange(spectrum.shape[2])[:, None] * torch.arange(1, 5)[:, None, None]
+        later = spectrum[:, None] * torch.exp(-1j * angle)[None, :, None]
+        return torch.fft.irfft(later, n=history.shape[3], dim=3)
+
+
+def test_one_recording_does_not_speak_for_others_that_differ():
+    """Each knows one wave; the weights for the waves it lacks are those of noise."""
+    model = r2no.adapt(Slow(), waves(1), waves(3), settings=INSTANT)
+    nothing = torch.zeros_like(model.ensemble.weights)
+    source = replace(model, ensemble=replace(model.ensemble, weights=nothing))
+    new = waves(2, 4)
+    assert model.evaluate(new)["rmse"] <= 1.02 * source.evaluate(new)["rmse"]

@@ -1,6 +1,11 @@
+import numpy as np
 import pytest
 import torch
+import xarray as xr
 
+import r2no
+from r2no.data import ArrayWindows
+from r2no.data.splits import apart
 from r2no.ensemble.holdout import blocks, halves
 from r2no.errors import EmptySplitError
 
@@ -128,3 +133,27 @@ def test_too_short_recording_is_named():
         blocks(torch.zeros(0, 2).long(), horizon=1)
     with pytest.raises(EmptySplitError, match="fixed `ridge`"):
         blocks(origins(range(8)), horizon=10)
+
+
+@pytest.mark.parametrize("kind", [np.zeros, torch.zeros])
+def test_stretches_of_a_recording_are_known_by_their_array(kind):
+    def known(*stretches):
+        return apart(*(ArrayWindows([one], 4, 4) for one in stretches))
+
+    whole, other = kind((40, 4, 6, 3)), kind((40, 4, 6, 3))
+    assert not known(whole[:20, ..., :2], whole[10:][10:][..., :2])
+    assert known(whole, other)
+    bare = kind((40, 4, 6))
+    assert not known(bare[:20, ..., None], bare[..., None][20:])
+    several = kind((2, 40, 4, 6, 3))  # two recordings in one array
+    assert known(several[0], several[1])
+    assert known(several[0][:20], several[1][20:])
+    assert not known(several[1][:20], several[1][20:])
+
+
+@pytest.mark.parametrize("by", ["time", "trajectory"])
+def test_splits_of_a_file_are_apart_by_trajectory_only(by, tmp_path):
+    values = np.zeros((3, 60, 4, 6), np.float32)
+    xr.Dataset({"u": (("trajectory", "time", "y", "x"), values)}).to_netcdf(tmp_path / "u.nc")
+    splits = r2no.data.open(tmp_path / "u.nc").split(4, 4, by=by)
+    assert apart(splits.train, splits.fit) is (by == "trajectory")

@@ -2,9 +2,10 @@
 
 Weights that are fitted on k recordings keep k/(k + v) of their size on others, v being how much
 recordings differ. With few recordings to fit on, their blocks cannot tell; but the train split has
-more, and its columns that cost nothing are as good there as anywhere.
+others, and its columns that cost nothing are as good there as anywhere.
 """
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -30,21 +31,33 @@ _MOST, _LEAST = 12, 0.2
 def carried(
     groups: Sequence[ColumnGroup],
     loops: RepairLoops,
-    train: Windows,
-    cache: SourceCache,
+    splits: Sequence[tuple[Windows, SourceCache]],
     settings: AdaptSettings,
     reporter: Reporter,
     *,
     recordings: int,
 ) -> Carried:
-    """From fits on every run of ``recordings`` train recordings, scored on all others.
+    """From fits on every run of ``recordings`` recordings of the splits, scored on all others.
 
     The share of the weights that is best there is s = Σ r·w / Σ w·Gw, and v = k(1 - s)/s. The
     spread is that of the share of a recording's error which weights of that size remove: around the
     mean of others, or around that of the own recording, if it alone has to tell.
     """
-    fields = train.fields
-    unit = train.origins[:, 0].unique(return_inverse=True)[1] % _MOST
+    found = [_sums(groups, loops, *split, settings, reporter) for split in splits]
+    return _carried(functools.reduce(GramSums.concat, found), recordings)
+
+
+def _sums(
+    groups: Sequence[ColumnGroup],
+    loops: RepairLoops,
+    windows: Windows,
+    cache: SourceCache,
+    settings: AdaptSettings,
+    reporter: Reporter,
+) -> GramSums:
+    """Gram sums of the columns that cost nothing, by recording."""
+    fields = windows.fields
+    unit = windows.origins[:, 0].unique(return_inverse=True)[1] % _MOST
     number = int(unit.max()) + 1
     columns = columns_of(groups, settings, members=0, centred=True)
     cells = FourierCells.polar(fields.grid, radial=_RADIAL, angular=_ANGULAR)
@@ -61,7 +74,7 @@ def carried(
     by_exponent, _ = gather_sums(
         none,
         groups,
-        train,
+        windows,
         cache,
         accumulator,
         group=unit,
@@ -70,7 +83,7 @@ def carried(
         reporter=reporter,
     )
     (sums,) = by_exponent.values()
-    return _carried(sums, recordings)
+    return sums
 
 
 def _carried(sums: GramSums, recordings: int) -> Carried:

@@ -24,6 +24,7 @@ from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.starts import STARTS, Instant, StartCache, instant
 from r2no.data.ahead import prepare
 from r2no.data.normalise import Normaliser
+from r2no.data.splits import apart
 from r2no.data.window import Fields, Placed, Windows, batches, trajectories
 from r2no.ensemble.nested import ALL_OF_IT, ENOUGH_RECORDINGS, Carried
 from r2no.errors import ConfigError, FingerprintError
@@ -166,8 +167,13 @@ class Task:
         published = settings.ensemble.cells == "published"  # which keeps all of its weights
         if published or few is None or few >= ENOUGH_RECORDINGS or not groups:
             return ALL_OF_IT
-        cache, train = self._cached("train", settings), Placed(self._train, self._of_sums)
-        return carried(groups, loops, train, cache, settings, self._reporter, recordings=few)
+        names = ["train"] if few < trajectories(self._train) else ["train", "fit"]
+        splits = [(self._placed(name), self._cached(name, settings)) for name in names]
+        return carried(groups, loops, splits, settings, self._reporter, recordings=few)
+
+    def _placed(self, name: str) -> Placed:
+        """A split where sums are formed."""
+        return Placed(self._train if name == "train" else self._fit, self._of_sums)
 
     def _columns(self, settings: AdaptSettings) -> tuple[ColumnGroup, ...]:
         """The free columns, made once: settings of one task differ in their modules only."""
@@ -250,12 +256,12 @@ def _told(errors: Mapping[str, float]) -> str:
 
 
 def _recordings(train: Windows, fit: Windows) -> int | None:
-    """Recordings of the fit split, where the train split has more of them; else ``None``.
+    """Recordings of the fit split, if they are others than those of the train split; else ``None``.
 
-    With as many in both, the splits are stretches of the same recordings, and so will be the use.
+    Where the splits are stretches of the same recordings, so will be the use.
     """
     count = trajectories(fit)
-    return count if count < trajectories(train) else None
+    return count if count < trajectories(train) or apart(train, fit) else None
 
 
 class _Frozen:

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from r2no._repr import html_table
 from r2no._types import Number
+from r2no.data.array_checks import Array
 from r2no.data.arrays import ArrayWindows
-from r2no.data.window import Window, trajectories
+from r2no.data.lazy import LazyTrajectory
+from r2no.data.window import Window, Windows, trajectories
 from r2no.errors import ConfigError, EmptySplitError
 from r2no.storage import fingerprint
 
@@ -95,6 +97,47 @@ class PlacedWindows:
     def fingerprint(self) -> str:
         """A hash of the splits' hashes, in their order."""
         return fingerprint([part.fingerprint for part in self._parts])
+
+
+def apart(first: Windows, second: Windows) -> bool:
+    """Whether two splits are of other recordings, as far as their arrays tell.
+
+    Stretches of one recording are known by the array or file that they are slices of. Windows of
+    another kind do not say what they are cut from, so they are not known to be apart.
+    """
+    if not isinstance(first, ArrayWindows) or not isinstance(second, ArrayWindows):
+        return False
+    known = {_whole(array) for array in first.recordings}
+    return known.isdisjoint(_whole(array) for array in second.recordings)
+
+
+def _whole(array: Array) -> tuple[int, int]:
+    """Identity of the recording that an array is a stretch of: what holds it, and where in that."""
+    if isinstance(array, LazyTrajectory):
+        return id(array.parts[0].variable), 0
+    base, parent = array, _parent(array)
+    while isinstance(parent, (np.ndarray, Tensor)):
+        base, parent = parent, _parent(parent)
+    if base.ndim in (array.ndim - 1, array.ndim):  # one recording, perhaps without a channel axis
+        return id(base), 0
+    if base.ndim != array.ndim + 1:
+        return id(array), 0
+    return id(base), (_address(array) - _address(base)) // (_first_stride(base) or 1)
+
+
+def _parent(array: np.ndarray | Tensor) -> object:
+    return array._base if isinstance(array, Tensor) else array.base
+
+
+def _address(array: np.ndarray | Tensor) -> int:
+    return array.data_ptr() if isinstance(array, Tensor) else array.ctypes.data
+
+
+def _first_stride(array: np.ndarray | Tensor) -> int:
+    """Bytes between neighbours along the first axis."""
+    if isinstance(array, Tensor):
+        return array.stride(0) * array.element_size()
+    return array.strides[0]
 
 
 def plan_split(

@@ -116,6 +116,11 @@ def contributions(ensemble: FittedEnsemble) -> list[Contribution]:
 def best_within(points: list[BudgetPoint], evaluations: int) -> BudgetPoint:
     """The point of lowest held-out error within a number of evaluations."""
     evaluations = checks.whole("evaluations", evaluations, least=0)
+    if not points:
+        raise ConfigError(
+            "`evaluations` cannot be chosen: without modules and without columns that cost nothing "
+            "there is only one model. Leave out `truncate`, or adapt with either."
+        )
     affordable = [point for point in points if point.evaluations <= evaluations]
     if not affordable:
         least = min(point.evaluations for point in points)

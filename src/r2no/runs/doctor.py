@@ -12,7 +12,7 @@ from r2no import devices
 from r2no._types import Operator
 from r2no.adaptation.fitting import check_adaptable
 from r2no.data.audit import shared_frames
-from r2no.data.splits import Splits, default_counts
+from r2no.data.splits import Splits, apart, default_counts
 from r2no.data.window import Chosen, Window, Windows, gather
 from r2no.errors import (
     BusyError,
@@ -139,7 +139,7 @@ def _sizes(splits: Splits) -> Finding:
         int(own.max() - own.min()) + fields.horizon_frames
         for own in (starts[starts[:, 0] == number, 1] for number in starts[:, 0].unique())
     )
-    if counts["fit"] < 4 and counts["train"] > counts["fit"]:
+    if counts["fit"] < 4 and apart(splits.train, splits.fit):
         better = default_counts(sum(counts.values()))
         advice = (
             f" With these recordings {{{', '.join(f'{n}: {c}' for n, c in better.items())}}} is "
@@ -150,7 +150,7 @@ def _sizes(splits: Splits) -> Finding:
         return Finding(
             "warn",
             "splits",
-            f"Splits: {text}. With fewer than four recordings in fit and more in train, part of "
+            f"Splits: {text}. With fewer than four recordings in fit and others in train, part of "
             "the repair is given up (docs/method.md, M7), which costs accuracy. Give `fit` a "
             f"larger share, or leave the shares out.{advice}",
         )
