@@ -200,7 +200,7 @@ def road(trace: Trace) -> list[str]:
     that calls it, so that one may come back to a caller.
     """
     functions = [call.function for call in trace.calls]
-    start = functions.index("ArrayWindows.__getitem__")
+    start = functions.index("gather")
     stop = functions.index("ForecastFile.write")
     ground, height = heights()[GROUND], heights()
     way, seen = [trace.calls[start].caller], set()

@@ -27,7 +27,8 @@ from r2no.errors import (
     ShapeError,
 )
 from r2no.repair_loop import RepairObjective, repair
-from r2no.training import cached_source
+from r2no.settings import changed
+from r2no.training import Persistence, cached_source
 
 
 @pytest.fixture(scope="module")

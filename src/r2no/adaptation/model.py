@@ -201,7 +201,8 @@ class AdaptedModel:
             window = int((~torch.isfinite(forecast)).flatten(1).any(1).nonzero()[0])
             raise NonFiniteError(
                 f"The forecast of window {window} is NaN or infinite: a repair loop diverged, or a "
-                "further operator's answer is not finite. Check that the data are of the kind and units the model was adapted to."
+                "further operator's answer is not finite. Check that the data are of the kind and "
+                "units the model was adapted to."
             )
         return forecast
 
