@@ -9,6 +9,7 @@ from r2no.ensemble import FitBatch, FittedEnsemble, NestedFit, quadratic_error, 
 from r2no.ensemble.chains import Chain
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.gram import GramSums
+from r2no.ensemble.holdout import join_folds
 from r2no.ensemble.nested import _shortfall
 from r2no.ensemble.ridge import scaled_ridge
 from r2no.ensemble.verdict import judge
@@ -422,3 +423,24 @@ def test_a_chain_without_repairs_is_one_of_the_other_columns():
     torch.testing.assert_close(alone, refit_chains(repairs, CELLS, [plain]))
     again = NestedFit.from_decisions(found.decisions(), found.tensors())
     assert again.chains == found.chains
+
+
+def test_pooled_plans_judge_every_block_of_both():
+    first, second = (((1, 2), (0,)), ((0, 2), (1,)), ((0, 1), (2,))), (((1,), (0,)), ((0,), (1,)))
+    joined = join_folds(first, second, offset=3)
+    assert joined == (((1, 2, 4), (0, 3)), ((0, 2, 3), (1, 4)), ((0, 1, 3, 4), (2,)))
+    other = join_folds(second, first, offset=2)
+    assert other[-1] == ((0, 1, 2, 3), (4,))
+    assert join_folds(first, (), offset=3) == first
+
+
+def test_merging_fewer_folds_keeps_the_blocks_of_the_other():
+    large, small = nested(structured(0, 30, 0.3)), SpectralEnsemble(CELLS, "nested", (0, 2))
+    small.weight_exponent = 0
+    halves = (((0, 1, 2), (3, 4, 5)), ((3, 4, 5), (0, 1, 2)))
+    small.fit(grouped(structured(1, 12, 0.3)), folds=halves)
+    for merged in (large.fitted_.merge(small.fitted_), small.fitted_.merge(large.fitted_)):
+        scored = [block for _, score in merged.folds for block in score]
+        assert sorted(scored) == list(range(12))
+        assert len(merged.nested.gains) == 12
+        assert all(not set(fit) & set(score) for fit, score in merged.folds)

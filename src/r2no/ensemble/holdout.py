@@ -6,7 +6,7 @@ stretches of one with a gap between them.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 import torch
 from jaxtyping import Int
@@ -195,12 +195,20 @@ def join_folds(
 ) -> tuple[Fold, ...]:
     """Fold k of both plans together, the groups of the second numbered from ``offset`` on.
 
-    Where only one side has folds, those are kept.
+    A plan with fewer folds than the other gives all its groups to the fits of the rest, so that no
+    block is left unjudged. Where only one side has folds, those are kept.
     """
     moved = tuple(
         (tuple(g + offset for g in fit), tuple(g + offset for g in score)) for fit, score in second
     )
     if not first or not moved:
         return first or moved
-    pairs = zip(first, moved, strict=False)
-    return tuple((fit + more_fit, score + more) for (fit, score), (more_fit, more) in pairs)
+    whole: list[Fold] = [
+        (tuple(sorted({group for fold in side for part in fold for group in part})), ())
+        for side in (first, moved)
+    ]
+    pairs = zip_longest(first, moved)
+    return tuple(
+        (mine[0] + other[0], mine[1] + other[1])
+        for mine, other in ((one or whole[0], two or whole[1]) for one, two in pairs)
+    )
