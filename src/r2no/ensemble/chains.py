@@ -116,8 +116,11 @@ class ChainSearch:
         fewer._columns, fewer._number = columns, len(positions)
         return fewer
 
-    def _positions(self, fewer: Columns) -> list[int]:
-        return fewer.positions(fewer) if self._columns is None else self._columns.positions(fewer)
+    def _positions(self, fewer: Columns | None) -> list[int]:
+        """Places of fewer columns; only a search that knows its columns has fewer."""
+        assert self._columns is not None
+        assert fewer is not None
+        return self._columns.positions(fewer)
 
     def without_repairs(self) -> "ChainSearch | None":
         """The same search with the columns that cost nothing.
@@ -138,8 +141,7 @@ class ChainSearch:
         self, weights: Float[Tensor, "cell fewer"], free: "ChainSearch"
     ) -> Float[Tensor, "cell column"]:
         wide = weights.new_zeros(len(weights), self._number)
-        if free._columns is not None:
-            wide[:, self._positions(free._columns)] = weights
+        wide[:, self._positions(free._columns)] = weights
         return wide
 
     # -- trials -------------------------------------------------------------------------------
