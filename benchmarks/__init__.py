@@ -13,8 +13,20 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of the windows, the modules, their loops and the partition; as published."""
+
+    grid: tuple[int, int] = (64, 128)
+    frames: int = 20
+    width: int = 32
+    steps: int = 12
+    radial: int = 128
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

@@ -10,28 +10,16 @@ taken in one run, alternating: the median over the rounds of each round's ratio.
 
 import statistics
 import time
-from dataclasses import dataclass
 
 import torch
 
-from benchmarks import parser, print_conditions
+from benchmarks import Size, parser, print_conditions
 from r2no import FourierCells, RepairUNet
 from r2no.adaptation.groups import MeanField, Recall, group_forecasts
 from r2no.ensemble import Columns, FittedEnsemble, GramAccumulator
 from r2no.repair_loop import repair_steps
 
 CHANNELS, MEMBERS, BATCH = 3, 3, 2
-
-
-@dataclass(frozen=True)
-class Size:
-    """Of a window, the modules, their loops and the partition; as published."""
-
-    grid: tuple[int, int] = (64, 128)
-    frames: int = 20
-    width: int = 32
-    steps: int = 12
-    radial: int = 128
 
 
 BRIEF = Size((16, 32), frames=4, width=4, steps=2, radial=8)

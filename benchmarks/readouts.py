@@ -7,11 +7,11 @@ One pass of ``r2no bench`` over the test split: three modules of width 32, twelv
 contraction estimates, made on eight windows of a test split of thousands, are left out.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
-from benchmarks import parser, print_conditions
+from benchmarks import Size, parser, print_conditions
 from r2no import FourierCells, RepairUNet
 from r2no.adaptation import AdaptedModel, AdaptSettings, RepairLoops
 from r2no.data import ArrayWindows
@@ -23,17 +23,6 @@ from r2no.realpdebench.study.readouts import StudyReadouts
 from r2no.training import Persistence
 
 CHANNELS, MEASURED, MEMBERS, READOUTS = 3, (0, 1), 3, 24
-
-
-@dataclass(frozen=True)
-class Size:
-    """Of the windows, the modules, their loops and the partition; as published."""
-
-    grid: tuple[int, int] = (64, 128)
-    frames: int = 20
-    width: int = 32
-    steps: int = 12
-    radial: int = 128
 
 
 BRIEF = Size((32, 32), frames=8, width=4, steps=2, radial=8)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from tests.support.stopping import Stop
 from typer.testing import CliRunner
 
 from r2no import backbones
@@ -159,19 +160,6 @@ def test_config_file_and_options_give_the_same(trained, tiny, tmp_path, r2no):
     config.write_text(config.read_text() + "updats: 3\n")
     with pytest.raises(ConfigError, match="Did you mean 'updates'"):
         r2no("bench", "train", config)
-
-
-class Stop:
-    """Interrupts a function at its n-th call."""
-
-    def __init__(self, function, calls: int) -> None:
-        self.function, self.left = function, calls
-
-    def __call__(self, *arguments):
-        self.left -= 1
-        if self.left < 0:
-            raise KeyboardInterrupt
-        return self.function(*arguments)
 
 
 @pytest.mark.parametrize("stage", ["train", "adapt"])

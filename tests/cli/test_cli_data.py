@@ -1,11 +1,10 @@
 """``r2no bench fetch | tiny | info | checkpoints`` with a stub of the hub, no network."""
 
-import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.local_hub import LocalHub
 
 from r2no.cli.bench import downloads
 from r2no.errors import ConfigError, DataError
@@ -15,11 +14,9 @@ from r2no.realpdebench.files.hub import RemoteFile, Repository
 LARGE = RemoteFile("fsi/hf_dataset/real/data-00009-of-00010.arrow", 2 * 10**9)
 
 
-class StubHub:
-    """Serves a folder; remembers what it was asked for."""
+class StubHub(LocalHub):
+    """Remembers what it was asked for."""
 
-    folder: Path
-    extra: tuple[RemoteFile, ...] = ()
     asked: list[object]
 
     def __init__(self, endpoint: str | None = None) -> None:
@@ -29,20 +26,10 @@ class StubHub:
         self.asked.append(repository.revision)
         return "c" * 40
 
-    def files(self, repository: Repository) -> list[RemoteFile]:
-        paths = sorted(path for path in self.folder.rglob("*") if path.is_file())
-        return [*self.extra, *(self._describe(path) for path in paths)]
-
-    def _describe(self, path: Path) -> RemoteFile:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return RemoteFile(str(path.relative_to(self.folder)), path.stat().st_size, sha256=digest)
-
     def download(self, repository: Repository, file: RemoteFile, folder: Path) -> None:
-        path = file.path
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        if path == LARGE.path:
+        if file.path == LARGE.path:
             raise DataError("asked for the large file")
-        shutil.copy(self.folder / path, folder / path)
+        super().download(repository, file, folder)
 
 
 @pytest.fixture

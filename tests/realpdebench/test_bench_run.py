@@ -13,6 +13,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from tests.support.stopping import Stop
 from typer.testing import CliRunner
 
 from r2no.adaptation import RepairLoops, load, readouts, score_readouts
@@ -312,19 +313,6 @@ def test_a_process_that_dies_fails_alone(monkeypatch):
     found = dict(in_processes(dying, units, jobs=1, threads=1))
     assert found[units[0]].exception() is not None
     assert found[units[1]].result() == [Outcome("foil", "done")]
-
-
-class Stop:
-    """Interrupts a function at its n-th call."""
-
-    def __init__(self, function, calls: int) -> None:
-        self.function, self.left = function, calls
-
-    def __call__(self, *arguments):
-        self.left -= 1
-        if self.left < 0:
-            raise KeyboardInterrupt
-        return self.function(*arguments)
 
 
 def test_interrupted_run_goes_on_and_ends_in_the_same_scores(run, data, tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """Plans and downloads, against a stub hub and a hub on 127.0.0.1; never the network."""
 
-import hashlib
 import json
 import shutil
 from dataclasses import dataclass, field, replace
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.hub_server import COMMIT, serve
+from tests.support.local_hub import LocalHub
 
 from r2no.errors import ConfigError, DataError, FileDamagedError, StorageError
 from r2no.realpdebench import RealPDEBench, systems
@@ -16,8 +16,8 @@ from r2no.realpdebench.files.hub import HuggingFaceHub, RemoteFile, Repository
 
 
 @dataclass
-class StubHub:
-    """Serves a local folder; ``spoil`` names files that arrive damaged."""
+class StubHub(LocalHub):
+    """Files that ``spoil`` names arrive damaged."""
 
     folder: Path
     spoil: set[str] = field(default_factory=set)
@@ -27,21 +27,12 @@ class StubHub:
     def commit(self, repository: Repository) -> str:
         return COMMIT if repository.revision == "main" else repository.revision
 
-    def files(self, repository: Repository) -> list[RemoteFile]:
-        assert repository.revision == COMMIT
-        paths = sorted(path for path in self.folder.rglob("*") if path.is_file())
-        return [*self.extra, *(self._describe(path) for path in paths)]
-
-    def _describe(self, path: Path) -> RemoteFile:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return RemoteFile(str(path.relative_to(self.folder)), path.stat().st_size, sha256=digest)
-
     def download(self, repository: Repository, file: RemoteFile, folder: Path) -> None:
-        path = file.path
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        content = (self.folder / path).read_bytes()
-        (folder / path).write_bytes(content[:-1] + b"?" if path in self.spoil else content)
-        self.fetched.append(path)
+        super().download(repository, file, folder)
+        if file.path in self.spoil:
+            content = (folder / file.path).read_bytes()
+            (folder / file.path).write_bytes(content[:-1] + b"?")
+        self.fetched.append(file.path)
 
 
 @pytest.fixture
