@@ -16,7 +16,7 @@ import r2no
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.adaptation.ranges import suspected_factor
 from r2no.data import ArrayWindows
-from r2no.data.units import conversion
+from r2no.data.coordinates import conversion
 from r2no.errors import (
     ConfigError,
     DataError,

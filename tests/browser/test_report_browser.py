@@ -14,8 +14,8 @@ import torch
 from r2no import FourierCells
 from r2no.report import ReportData, collect, evaluate, render
 from r2no.report.cells import cells_json
+from r2no.report.data import unpack
 from r2no.report.figures import example_pictures, group_colour, table
-from r2no.report.packing import unpack
 from r2no.report.wording import in_order
 from tests.support import adapted as toy
 from tests.support.chromium import Page

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from r2no import operators
 from r2no.data import Fields, Normaliser
 from r2no.errors import ConfigError, LayoutError, NonFiniteError, ShapeError
-from r2no.operators.layout import Layout, usual_layouts
+from r2no.operators.wrapped import Layout, usual_layouts
 from r2no.training import PhysicalOperator
 from tests.support.networks import FrameMix
 

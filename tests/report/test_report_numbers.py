@@ -19,7 +19,7 @@ from r2no.report import (
     render,
 )
 from r2no.report.cells import cells_json, effects, weight_tables
-from r2no.report.packing import pack, unpack
+from r2no.report.data import pack, unpack
 from r2no.report.watch import border, example_json
 from tests.support import adapted as toy
 

@@ -13,9 +13,8 @@ from torch import Tensor
 from r2no.adaptation.histories import History, read_history
 from r2no.checks import did_you_mean
 from r2no.data.array_checks import as_plain
-from r2no.data.coordinates import Axis, read_axis
+from r2no.data.coordinates import Axis, Conversion, conversion, read_axis
 from r2no.data.names import SPACE, find_roles
-from r2no.data.units import Conversion, conversion
 from r2no.data.window import Fields
 from r2no.errors import DataError, GridMismatchError, ShapeError, UnknownNameError
 

@@ -16,7 +16,7 @@ from r2no.adaptation.labelled import check_spacing, check_time_step
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.prediction import coverages
 from r2no.data.arrays import ArrayWindows
-from r2no.data.coordinates import check_axes
+from r2no.data.coordinates import check_axes, conversion
 from r2no.data.forecast_layout import (
     FAMILIAR,
     Room,
@@ -28,7 +28,6 @@ from r2no.data.forecast_layout import (
 )
 from r2no.data.forecast_writer import ForecastFile
 from r2no.data.measurements import Measurements
-from r2no.data.units import conversion
 from r2no.data.window import Fields, gather
 from r2no.errors import ConfigError, DataError, GridMismatchError, NonFiniteError
 from r2no.progress import SILENT, Reporter

@@ -15,12 +15,13 @@ from r2no.backbones.base import (
 from r2no.backbones.checkpoints import (
     CheckpointDescription,
     CheckpointRecord,
+    PretrainingRecord,
     convert,
     describe,
     identify,
+    import_dpot_pretraining,
     load_checkpoint,
 )
-from r2no.backbones.pretraining import PretrainingRecord, import_dpot_pretraining
 
 __all__ = [
     "CheckpointDescription",

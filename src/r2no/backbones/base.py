@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -185,22 +185,23 @@ def unit_grid(sizes: Iterable[int]) -> Float[Tensor, "*sizes axis"]:
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).float()
 
 
-def holds_windows(x: Tensor) -> bool:
-    """Whether ``x`` is (batch, time, height, width, channel) with at least one window."""
-    return x.ndim == 5 and len(x) > 0
-
-
 def check_window(x: Tensor, shape: tuple[int, ...]) -> None:
-    """Refuse an input that is not a batch of windows of ``shape``; silent while compiling.
+    """Refuse an input that is not a batch of windows of ``shape``."""
+    wanted = f"(time, height, width, channel) = {tuple(shape)}"
+    check_input(x, wanted, lambda: tuple(x.shape[1:]) == tuple(shape))
+
+
+def check_input(x: Tensor, wanted: str, fits: Callable[[], bool]) -> None:
+    """Refuse an input that is not a batch of windows, or does not fit; silent while compiling.
 
     Raises:
-        ShapeError: naming the shape that was expected and the one that came.
+        ShapeError: naming what was wanted and the shape that came.
     """
     if torch.compiler.is_compiling():
         return
-    if not holds_windows(x) or tuple(x.shape[1:]) != tuple(shape):
+    if x.ndim != 5 or len(x) == 0 or not fits():
         raise ShapeError(
-            "`x` must be at least one window, (batch, time, height, width, channel) with "
-            f"(time, height, width, channel) = {tuple(shape)}, but got shape {tuple(x.shape)}. "
-            "Cut the window, or build the network for this shape."
+            "`x` must be at least one window, (batch, time, height, width, channel), with "
+            f"{wanted}, but got shape {tuple(x.shape)}. "
+            "Cut or pad the window, or build the network for this shape."
         )

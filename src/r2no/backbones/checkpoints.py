@@ -1,6 +1,7 @@
 """Load, convert and describe files of weights, and tell which published network they are of.
 
-A network is touched only after its file has been read, checked and compared in full.
+A network is touched only after its file has been read, checked and compared in full. Public
+pre-training weights of DPOT fill what they fit of a network of another shape.
 """
 
 import re
@@ -26,6 +27,8 @@ from r2no.backbones.formats import (
 from r2no.errors import CheckpointMismatchError, ConfigError, FileDamagedError
 from r2no.storage import file_sha256
 from r2no.torch_files import check_finite, misfits, type_name
+
+_DPOT = "dpot_model."  # before the names of its weights
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,19 @@ class CheckpointDescription:
     __repr__ = brief_repr
 
 
+@dataclass(frozen=True)
+class PretrainingRecord:
+    """How much of a network came from a pre-training file."""
+
+    path: str
+    sha256: str
+    loaded: tuple[str, ...]
+    kept: tuple[str, ...]  # keys of the network that the file does not fit; fresh weights stay
+    share: float  # of the network's values, from 0 to 1
+
+    __repr__ = brief_repr
+
+
 def load_checkpoint(net: nn.Module, path: PathLike) -> CheckpointRecord:
     """Fill ``net`` with the weights in ``path``, all of them or none.
 
@@ -82,6 +98,50 @@ def load_checkpoint(net: nn.Module, path: PathLike) -> CheckpointRecord:
     record = _record(checkpoint)
     net.load_state_dict(checkpoint.weights, strict=True)
     return record
+
+
+def import_dpot_pretraining(net: nn.Module, path: PathLike) -> PretrainingRecord:
+    """Fill a DPOT network with those weights of ``model_S.pth`` whose name, shape and type agree.
+
+    The file is that of ``hzk17/DPOT`` on Hugging Face. About half of a 20-frame network fits,
+    since the sum over time was trained for 10 frames, and nearly all of a 10-frame one. Training
+    settings in the file are dropped unread; any other object in it is refused, and none is run.
+
+    Raises:
+        CheckpointMismatchError: if nothing fits.
+        FileDamagedError: if the file is damaged or asks for code.
+        NonFiniteError: if a weight that fits is NaN or infinite.
+    """
+    stored = {_dpot_name(key): value for key, value in read_checkpoint(path).weights.items()}
+    own = net.state_dict()
+    fitting = {
+        key: stored[key]
+        for key, value in own.items()
+        if key in stored and (stored[key].shape, stored[key].dtype) == (value.shape, value.dtype)
+    }
+    if not fitting:
+        raise CheckpointMismatchError(
+            f"No weight in `{path}` fits the network by name, shape and type. "
+            'Build the network with `build("dpot_s", ...)`, and check that the file is DPOT-S.'
+        )
+    check_finite(fitting, f"`{path}`")
+
+    def values(weights: Mapping[str, Tensor]) -> int:
+        return sum(value.numel() for value in weights.values())
+
+    net.load_state_dict(fitting, strict=False)
+    return PretrainingRecord(
+        path=str(path),
+        sha256=file_sha256(path),
+        loaded=tuple(fitting),
+        kept=tuple(key for key in own if key not in fitting),
+        share=values(fitting) / values(own),
+    )
+
+
+def _dpot_name(key: str) -> str:
+    """The name of a weight here: one prefix of distributed training off, that of DPOT on."""
+    return _DPOT + key.removeprefix("module.").removeprefix(_DPOT)
 
 
 def convert(source: PathLike, target: PathLike) -> CheckpointRecord:

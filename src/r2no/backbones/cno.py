@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from r2no.backbones._convolution import Conv3, conv3
-from r2no.backbones.base import holds_windows
-from r2no.errors import ShapeError
+from r2no.backbones.base import check_input
 
 #: Channels after the first encoder layer, hidden channels of lift and projection, and the slope of
 #: the activation: what RealPDEBench uses whatever its YAML files say.
@@ -91,27 +90,19 @@ class ResidualBlock(nn.Module):
         return x + _conv_norm(self.convolution2, self.batch_norm2, h)
 
 
-class PlainConv(nn.Module):
-    """A convolution under the key of a :class:`Block`, without norm or activation."""
-
-    def __init__(self, channels_in: int, channels_out: int) -> None:
-        super().__init__()
-        self.convolution = Conv3(channels_in, channels_out)
-
-
 class LiftProject(nn.Module):
     """Convolution, activation, convolution."""
 
     def __init__(self, channels_in: int, channels_out: int) -> None:
         super().__init__()
-        self.inter_CNOBlock = PlainConv(channels_in, LATENT)
+        self.inter_CNOBlock = nn.ModuleDict({"convolution": Conv3(channels_in, LATENT)})
         self.convolution = Conv3(LATENT, channels_out)
 
     def forward(
         self, x: Float[Tensor, "batch channel time height width"]
     ) -> Float[Tensor, "batch channel_out time height width"]:
         """No norm on either side."""
-        return self.convolution(_activate(self.inter_CNOBlock.convolution(x)))
+        return self.convolution(_activate(self.inter_CNOBlock["convolution"](x)))
 
 
 class CNO(nn.Module):
@@ -141,7 +132,9 @@ class CNO(nn.Module):
         (batch, channel, time, height, width), and so is the prediction.
         """
         channels_last = x.shape[-1] < x.shape[1]
-        self._check(x, channels_last)
+        channels = self.config.in_dim
+        wanted = f"{channels} channels and more frames than channels"
+        check_input(x, wanted, lambda: x.shape[-1 if channels_last else 1] == channels)
         h = x.movedim(-1, 1) if channels_last else x
         h = self._decode(*self._encode(h))
         h = h.movedim(1, -1) if channels_last else h
@@ -168,13 +161,3 @@ class CNO(nn.Module):
             h = decoder(invariant(h))
             h = torch.cat([h, expansions.pop()(skips.pop())], dim=1)
         return self.project(h)
-
-    def _check(self, x: Tensor, channels_last: bool) -> None:
-        if torch.compiler.is_compiling():
-            return
-        if not holds_windows(x) or x.shape[-1 if channels_last else 1] != self.config.in_dim:
-            raise ShapeError(
-                "`x` must be (batch, time, height, width, channel) with "
-                f"{self.config.in_dim} channels and more frames than channels, "
-                f"but got shape {tuple(x.shape)}. Cut the window, or build the network for it."
-            )

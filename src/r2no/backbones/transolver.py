@@ -1,5 +1,6 @@
 """Transolver on a structured 3-D mesh: attention between a few learned slices of the volume."""
 
+import math
 from typing import Annotated, Any, Literal
 
 import torch
@@ -11,8 +12,7 @@ from torch.nn import functional as F
 from torch.nn.grad import conv3d_weight
 
 from r2no.backbones._convolution import Conv3, conv3
-from r2no.backbones.base import holds_windows
-from r2no.errors import ShapeError
+from r2no.backbones.base import check_input
 
 #: Tokens that pass through the pointwise layers at once, few enough to stay in the cache.
 CHUNK = 4096
@@ -237,21 +237,13 @@ class Transolver(nn.Module):
         return h.unflatten(1, x.shape[1:4])
 
     def _check(self, x: Tensor) -> None:
-        """Refuse windows of another number of points or channels, unless compiling."""
-        config = self.config
-        if torch.compiler.is_compiling():
-            return
-        if (
-            not holds_windows(x)
-            or x.shape[-1] != config.space_dim
-            or x.shape[1:4].numel() != torch.Size(config.volume).numel()
-        ):
-            raise ShapeError(
-                "`x` must be (batch, time, height, width, channel) with "
-                f"{config.space_dim} channels and {config.H} · {config.W} · {config.D} points, "
-                f"but got shape {tuple(x.shape)}. "
-                "Cut the window, or build the network with `H`, `W`, `D` for this shape."
-            )
+        """Refuse windows of another number of points or channels."""
+        channels, volume = self.config.space_dim, self.config.volume
+        check_input(
+            x,
+            f"{channels} channels and {' · '.join(map(str, volume))} points (`H`, `W`, `D`)",
+            lambda: x.shape[-1] == channels and x.shape[1:4].numel() == math.prod(volume),
+        )
 
 
 def _initialise(module: nn.Module) -> None:

@@ -21,8 +21,7 @@ from r2no.backbones._attention import (
     SpatialLinearAttention,
 )
 from r2no.backbones._convolution import Conv3
-from r2no.backbones.base import holds_windows
-from r2no.errors import ShapeError
+from r2no.backbones.base import check_input
 
 GROUPS = 8  # of every group norm
 
@@ -249,22 +248,17 @@ class UNet(nn.Module):
         return self.time_mlp(F.pad(ones, (self.config.dim - half, 0)))
 
     def _check(self, x: Tensor) -> None:
-        """Refuse windows that the levels cannot halve evenly, unless compiling."""
-        config, factor = self.config, 2 ** (len(self.config.dim_mults) - 1)
-        if torch.compiler.is_compiling():
-            return
-        if (
-            not holds_windows(x)
-            or (x.shape[1], x.shape[-1]) != (config.in_time, config.channels)
-            or x.shape[2] % factor
-            or x.shape[3] % factor
-        ):
-            raise ShapeError(
-                f"`x` must be (batch, time, height, width, channel) with {config.in_time} frames, "
-                f"{config.channels} channels and a grid divisible by {factor}, "
-                f"but got shape {tuple(x.shape)}. "
-                "Cut or pad the window, or build the network for this shape."
-            )
+        """Refuse windows that the levels cannot halve evenly."""
+        frames, channels = self.config.in_time, self.config.channels
+        factor = 2 ** (len(self.config.dim_mults) - 1)
+        check_input(
+            x,
+            f"{frames} frames, {channels} channels and a grid divisible by {factor}",
+            lambda: (
+                (x.shape[1], x.shape[-1]) == (frames, channels)
+                and x.shape[2] % factor == x.shape[3] % factor == 0
+            ),
+        )
 
 
 def _conv(

@@ -1,7 +1,8 @@
 """Files and arrays as xarray data sets, one per recording, read on demand."""
 
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,17 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
-from r2no.data.declared import check_filled, reading_file
+from r2no._repr import first_line
 from r2no.data.hdf5 import check_hdf5, read_hdf5
-from r2no.data.lazy import lazily
+from r2no.data.lazy import check_filled, lazily
 from r2no.data.mapped import check_npy, check_npz, read_npz
-from r2no.data.matlab import check_old_mat, read_mat
+from r2no.data.matlab import declared_by_old_mat, read_mat
 from r2no.data.names import role_of_name
 from r2no.data.piv import flatten_meshgrids, join_frames, natural
 from r2no.data.unnamed import SPACE_NAMES, from_named
 from r2no.data.zarr_checks import check_zarr
-from r2no.errors import ConfigError, DataError, ShapeError
-from r2no.reading import regular_file
+from r2no.errors import ConfigError, DataError, R2NOError, ShapeError
+from r2no.reading import RATIO, regular_file
 
 #: What `open` takes: paths, patterns, xarray objects, arrays, mappings of arrays, lists of these.
 Source = Any
@@ -185,29 +186,42 @@ def check_file(path: Path, kind: str, *, allow_sparse: bool = False) -> None:
         regular_file(path)
         if kind in ("netcdf", "hdf5", "mat") and h5py.is_hdf5(path):
             check_hdf5(path, allow_sparse=allow_sparse, soft_links=kind != "netcdf")
-        elif kind == "netcdf":
-            _check_classic(path, allow_sparse=allow_sparse)
         elif kind == "npy":
             check_npy(path)
-        elif kind == "npz":
-            check_npz(path, allow_sparse=allow_sparse)
-        elif kind == "mat":
-            check_old_mat(path, allow_sparse=allow_sparse)
+        elif kind in _DECLARED:
+            declared, ratio = _DECLARED[kind](path), 2 if kind == "netcdf" else RATIO
+            if not allow_sparse:
+                check_filled(f"`{path}`", declared, path.stat().st_size, ratio=ratio)
 
 
-def _check_classic(path: Path, *, allow_sparse: bool) -> None:
-    """NetCDF before version 4."""
+def _declared_by_classic(path: Path) -> int:
+    """Bytes that a file of NetCDF before version 4 declares."""
     try:
         import netCDF4
     except ImportError:
-        return  # said where the file is opened
+        return 0  # said where the file is opened
     with netCDF4.Dataset(path) as file:
-        declared = sum(
+        return sum(
             np.dtype(one.dtype).itemsize * prod(map(int, one.shape))
             for one in file.variables.values()
         )
-    if not allow_sparse:
-        check_filled(f"`{path}`", declared, path.stat().st_size, ratio=2)
+
+
+_DECLARED = {"netcdf": _declared_by_classic, "npz": check_npz, "mat": declared_by_old_mat}
+
+
+@contextmanager
+def reading_file(path: Path, kind: str) -> Iterator[None]:
+    """Name the file in whatever its reader raises."""
+    try:
+        yield
+    except R2NOError:
+        raise
+    except Exception as error:  # readers raise anything for what is no such file, or damaged
+        raise DataError(
+            f"Could not read `{path}` as {kind}: {first_line(error)}. It is damaged, still being "
+            "written, or of another format than its name says."
+        ) from error
 
 
 def is_data(source: str) -> bool:

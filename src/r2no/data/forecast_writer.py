@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import h5py
 import numpy as np
@@ -30,21 +30,6 @@ from r2no.locks import sole_writer
 KEY = "r2no_key"
 _LAYOUT_BYTES = 2**16  # of headers and attributes
 _SUFFIXES = (".nc", ".zarr")
-
-
-@runtime_checkable
-class _Sink(Protocol):
-    """Where values go; rows are forecast origins."""
-
-    def write(self, start: int, values: Mapping[str, np.ndarray]) -> None: ...
-
-    def read(self, name: str, start: int, stop: int) -> np.ndarray: ...
-
-    def sync(self) -> None: ...
-
-    def complete(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class ForecastFile:
@@ -83,7 +68,7 @@ class ForecastFile:
         self._key = key
         self._plan = ForecastPlan(layout, variables, rows)
         self._overwrite = overwrite
-        self._sink: _Sink | None = None
+        self._sink: _NetCDF | _Zarr | None = None
         self._details: dict[str, Any] = {}
         self._checks = dict.fromkeys(variables, 0)
         self._sole = ExitStack()
@@ -296,7 +281,7 @@ class _Zarr:
         return
 
 
-def _checksum(sink: _Sink, name: str, rows: int, together: int) -> int:
+def _checksum(sink: "_NetCDF | _Zarr", name: str, rows: int, together: int) -> int:
     """Of the first rows of a variable, as far as they are there."""
     check = 0
     for start in range(0, rows, together):

@@ -15,8 +15,7 @@ import h5py
 import numpy as np
 import xarray as xr
 
-from r2no.data.declared import LINE, check_filled
-from r2no.data.lazy import on_demand
+from r2no.data.lazy import LINE, check_filled, on_demand
 from r2no.data.piv import flatten_meshgrids
 from r2no.data.unnamed import from_named
 from r2no.errors import DataError, FileDamagedError

@@ -1,4 +1,8 @@
-"""LazyTrajectory: frames of named variables that are read only when a slice asks for them."""
+"""Values of files that are read only when a slice asks for them, and what files may declare.
+
+:class:`LazyTrajectory` is the array made of them. Opening and inspecting cost what a file is worth,
+in time and memory: each format checks what its files declare before it believes them.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +15,14 @@ from xarray.core import indexing
 
 from r2no._repr import first_line
 from r2no.errors import DataError, R2NOError, ShapeError
+from r2no.reading import RATIO, SMALL, check_declared
 
 _PIECE_BYTES = 2**25  # read together when a whole trajectory is looked at
+LINE = 2 * 2**20  # bytes that a list of coordinates may declare: these are read in full
+SPARSE_REMEDY = (
+    "It is damaged, hostile, or sparse: never written, or full of one value. If that is meant, "
+    "pass `allow_sparse=True` (`allow_sparse: true` in a config, `--allow-sparse`)."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,3 +203,14 @@ def lazily(array: Any) -> Any:
     if ready or hasattr(array, "__array_function__"):
         return array
     return on_demand(array.shape, array.dtype, array.__getitem__)
+
+
+def check_filled(
+    where: str, declared: int, held: int, *, small: int = SMALL, ratio: int = RATIO
+) -> None:
+    """Refuse what declares far more bytes than are there, see :func:`r2no.reading.check_declared`.
+
+    Raises:
+        FileDamagedError: saying how to allow it.
+    """
+    check_declared(where, declared, held, SPARSE_REMEDY, small=small, ratio=ratio)

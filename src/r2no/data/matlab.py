@@ -3,8 +3,6 @@
 Cell arrays with one field per frame, as PIVlab writes them, become arrays (frame, rows, columns).
 """
 
-import struct
-import zlib
 from collections.abc import Mapping
 from functools import partial
 from math import prod
@@ -14,12 +12,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-from r2no.data.declared import check_filled, unreadable
 from r2no.data.lazy import on_demand
 from r2no.errors import DataError, GridMismatchError
 
 _HIDDEN = ("#refs#", "#subsystem#")
-_DAMAGE = (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, MemoryError)
 
 
 def read_mat(path: Path) -> tuple[dict[str, Any], set[str]]:
@@ -36,33 +32,26 @@ def read_mat(path: Path) -> tuple[dict[str, Any], set[str]]:
     return arrays, {name for name in arrays if name not in cells}
 
 
-def check_old_mat(path: Path, *, allow_sparse: bool) -> None:
-    """Refuse a file before version 7.3 that declares too much; variables may be compressed."""
+def declared_by_old_mat(path: Path) -> int:
+    """Bytes that a file before version 7.3 declares; variables may be compressed."""
     try:
         from scipy.io import whosmat
     except ImportError:
-        return  # the reader names the extra
-
-    declared = sum(8 * prod(map(int, shape)) for _, shape, _ in whosmat(path))
-    if not allow_sparse:
-        check_filled(f"`{path}`", declared, path.stat().st_size)
+        return 0  # the reader names the extra
+    return sum(8 * prod(map(int, shape)) for _, shape, _ in whosmat(path))
 
 
 def _load_old(path: Path) -> Mapping[str, Any]:
     """The variables of a file before v7.3, which needs SciPy."""
     try:
         from scipy.io import loadmat
-        from scipy.io.matlab import MatReadError
     except ImportError as error:
         raise DataError(
             f"Reading `{path}` needs a package that is not installed. Run `pip install "
             "'r2no[mat]'`, or save it in MATLAB with -v7.3."
         ) from error
-    try:
-        result: Mapping[str, Any] = loadmat(path, chars_as_strings=True)
-        return result
-    except (*_DAMAGE, MatReadError, NotImplementedError, zlib.error, struct.error) as error:
-        raise unreadable(path, "a MATLAB file", error) from error
+    result: Mapping[str, Any] = loadmat(path, chars_as_strings=True)
+    return result
 
 
 def _unpack(name: str, value: Any, arrays: dict[str, Any], cells: set[str], path: str) -> None:
@@ -162,24 +151,10 @@ def _reversed(path: str, name: str, key: tuple[Any, ...]) -> np.ndarray:
 def _frame_slice(
     path: str, places: list[str | None], shape: tuple[int, ...], key: tuple[Any, ...]
 ) -> np.ndarray:
-    wanted = places[key[0]]
+    """Frames of a cell array, ``shape`` each as HDF5 holds them; an empty cell is NaN."""
+    wanted = range(len(places))[key[0]]
+    chosen = [places[n] for n in (wanted if isinstance(wanted, range) else [wanted])]
+    empty = np.full(shape[::-1], np.nan)[key[1:]]
     with h5py.File(path) as file:
-        if not isinstance(key[0], slice):
-            return _one_frame(file, wanted, shape, key[1:])
-        frames = [_one_frame(file, place, shape, key[1:]) for place in wanted or ()]
-    if frames:
-        return np.stack(frames)
-    return np.empty((0, *(_one_empty(shape)[key[1:]]).shape))
-
-
-def _one_frame(
-    file: Any, place: str | None, shape: tuple[int, ...], key: tuple[Any, ...]
-) -> np.ndarray:
-    if place is None:
-        result: np.ndarray = _one_empty(shape)[key]
-        return result
-    return np.asarray(file[place][key[::-1]]).T
-
-
-def _one_empty(shape: tuple[int, ...]) -> np.ndarray:
-    return np.full(shape[::-1], np.nan)
+        found = [empty if p is None else np.asarray(file[p][key[:0:-1]]).T for p in chosen]
+    return np.reshape(found, (len(found), *empty.shape)) if isinstance(wanted, range) else found[0]

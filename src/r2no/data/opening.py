@@ -12,8 +12,7 @@ from r2no import checks
 from r2no._types import Number
 from r2no.checks import did_you_mean
 from r2no.data.coordinates import Axis
-from r2no.data.declared import reading_file
-from r2no.data.files import Source, read_all
+from r2no.data.files import Source, read_all, reading_file
 from r2no.data.gaps import Mask, read_mask, valid_flags
 from r2no.data.measurements import CHEAP, Measurements
 from r2no.data.recordings import Recording, read_recordings

@@ -6,6 +6,7 @@ Such meshgrids become coordinates, and the frames of a folder one recording, rea
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,9 @@ def _joined(folder: Path, files: Sequence[Named], time: str | None) -> Named:
             continue
         parts = [frame[label].variable for frame in frames]
         dtype = np.result_type(*(part.dtype for part in parts))
-        values = on_demand((len(parts), *variable.shape), dtype, Stack(parts, dtype))
+        values = on_demand(
+            (len(parts), *variable.shape), dtype, partial(_some_frames, parts, dtype)
+        )
         variables[str(label)] = xr.Variable((along, *variable.dims), values, variable.attrs)
     clock = next((n for n in map(str, first.variables) if _is_clock(first, n, along)), None)
     if clock is not None:
@@ -221,19 +224,11 @@ def _check_alike(one: str, first: xr.Dataset, other: str, frame: xr.Dataset) -> 
         )
 
 
-class Stack:
-    """Reads some frames of many files as one array."""
-
-    def __init__(self, parts: Sequence[xr.Variable], dtype: Any) -> None:
-        self.parts, self.dtype = list(parts), dtype
-
-    def __call__(self, key: tuple[Any, ...]) -> np.ndarray:
-        """The frames and the part of the grid that ``key`` asks for."""
-        frames = range(len(self.parts))[key[0]]
-        if not isinstance(frames, range):
-            result: np.ndarray = self.parts[frames][key[1:]].to_numpy().astype(self.dtype)
-            return result
-        read = [self.parts[number][key[1:]].to_numpy() for number in frames]
-        if read:
-            return np.stack(read).astype(self.dtype)
-        return np.empty((0, *self.parts[0][key[1:]].shape), self.dtype)
+def _some_frames(parts: Sequence[xr.Variable], dtype: Any, key: tuple[Any, ...]) -> np.ndarray:
+    """Of many files as one array, the frames and the part of the grid that ``key`` asks for."""
+    frames = range(len(parts))[key[0]]
+    if not isinstance(frames, range):
+        result: np.ndarray = parts[frames][key[1:]].to_numpy().astype(dtype)
+        return result
+    read = [parts[number][key[1:]].to_numpy() for number in frames]
+    return np.reshape(read, (len(read), *parts[0][key[1:]].shape)).astype(dtype)

@@ -67,12 +67,12 @@ class Splits:
         return [("train", self.train), ("fit", self.fit), ("test", self.test)]
 
     @property
-    def whole(self) -> "PlacedWindows":
+    def whole(self) -> "JoinedWindows":
         """The windows of all splits, with their places in the recordings they were cut from."""
-        return PlacedWindows((self.train, self.fit, self.test), self.places)
+        return JoinedWindows((self.train, self.fit, self.test), self.places)
 
 
-class PlacedWindows:
+class JoinedWindows:
     """Windows of several splits together, known by recording and frame of the data as a whole."""
 
     def __init__(self, parts: Sequence[ArrayWindows], places: Sequence[Tensor]) -> None:
@@ -88,10 +88,10 @@ class PlacedWindows:
         part = int(np.searchsorted(self._ends, index, side="right"))
         return self._parts[part][index - int(self._ends[part]) + len(self._parts[part])]
 
-    def numbered(self, numbers: Sequence[int]) -> "PlacedWindows":
+    def numbered(self, numbers: Sequence[int]) -> "JoinedWindows":
         """The same windows with other numbers for their recordings."""
         renamed = torch.tensor(numbers)[self.origins[:, 0]]
-        return PlacedWindows(self._parts, [torch.stack([renamed, self.origins[:, 1]], 1)])
+        return JoinedWindows(self._parts, [torch.stack([renamed, self.origins[:, 1]], 1)])
 
     @property
     def fingerprint(self) -> str:
@@ -171,14 +171,14 @@ def plan_split(
 
 
 def _by_trajectory(
-    count: int, shares: Mapping[str, float] | None, seed: int | None
+    count: int, shares: Mapping[str, Number] | None, seed: int | None
 ) -> list[list[int]]:
     """Trajectories of each split, in their order or a drawn one; without shares the default."""
+    shares = default_counts(count) if shares is None else shares
     order = np.arange(count)
     if seed is not None:
         order = np.random.default_rng(seed).permutation(count)
-    groups = _runs(default_counts(count)) if shares is None else allot(count, shares)
-    return [order[group].tolist() for group in groups.values()]
+    return [order[group].tolist() for group in allot(count, shares).values()]
 
 
 def _by_time(
@@ -224,15 +224,7 @@ def default_time_shares(frames: int, history: int, horizon: int) -> dict[str, fl
     return {"train": 0.8 - fit, "fit": fit, "test": 0.2}
 
 
-def _runs(counts: Mapping[str, int]) -> dict[str, slice]:
-    """Neighbouring runs of these lengths."""
-    ends = np.cumsum(list(counts.values())).tolist()
-    return {
-        name: slice(end - size, end) for (name, size), end in zip(counts.items(), ends, strict=True)
-    }
-
-
-def allot(count: int, shares: Mapping[str, float]) -> dict[str, slice]:
+def allot(count: int, shares: Mapping[str, Number]) -> dict[str, slice]:
     """0..count-1 as one run per name, in proportion to ``shares``, each with at least one."""
     _check_shares(shares)
     if count < len(shares):
@@ -280,6 +272,6 @@ def _too_few(names: Collection[str], count: int) -> EmptySplitError:
     )
 
 
-def _check_shares(shares: Mapping[str, float]) -> None:
+def _check_shares(shares: Mapping[str, Number]) -> None:
     if min(shares.values()) <= 0:
         raise ConfigError(f"Every share of a split must be positive, but got {dict(shares)}.")

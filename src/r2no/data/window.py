@@ -169,30 +169,6 @@ class Windows(Protocol):
     def __getitem__(self, index: int) -> Window: ...
 
 
-class Chosen:
-    """Some windows of a split, numbered anew."""
-
-    def __init__(self, windows: Windows, numbers: Sequence[int]) -> None:
-        self._windows, self._numbers = windows, list(numbers)
-        self.fields: Fields = windows.fields
-
-    @property
-    def origins(self) -> Int[Tensor, "window 2"]:
-        """Trajectory and first frame of each chosen window."""
-        return self._windows.origins[self._numbers]
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the split and the choice."""
-        return fingerprint(self._windows.fingerprint, self._numbers)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, index: int) -> Window:
-        return self._windows[self._numbers[index]]
-
-
 class Seen:
     """A split seen through something that its windows pass; it is the same split."""
 
@@ -215,6 +191,30 @@ class Seen:
 
     def __getitem__(self, index: int) -> Window:
         return self._windows[index]
+
+
+class Chosen(Seen):
+    """Some windows of a split, numbered anew."""
+
+    def __init__(self, windows: Windows, numbers: Sequence[int]) -> None:
+        super().__init__(windows)
+        self._numbers = list(numbers)
+
+    @property
+    def origins(self) -> Int[Tensor, "window 2"]:
+        """Trajectory and first frame of each chosen window."""
+        return self._windows.origins[self._numbers]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the split and the choice."""
+        return fingerprint(self._windows.fingerprint, self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int) -> Window:
+        return self._windows[self._numbers[index]]
 
 
 class Placed(Seen):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from r2no.data.declared import LINE, SPARSE_REMEDY, check_filled
+from r2no.data.lazy import LINE, SPARSE_REMEDY, check_filled
 from r2no.errors import DataError, FileDamagedError
 from r2no.reading import read_json
 

@@ -6,10 +6,8 @@ forecast of the same axes. :func:`wrap` brings a network into that form; :func:`
 """
 
 from r2no.operators.forecasts import Forecasts
-from r2no.operators.layout import Layout
-from r2no.operators.opening import from_exported, from_python
-from r2no.operators.weights import check_finite, read_weights
-from r2no.operators.wrapped import WrappedOperator, fitting_layouts, wrap
+from r2no.operators.opening import check_finite, from_exported, from_python, read_weights
+from r2no.operators.wrapped import Layout, WrappedOperator, fitting_layouts, wrap
 
 __all__ = [
     "Forecasts",

@@ -1,28 +1,35 @@
-"""Networks from outside: by the import name of a factory, or from an exported program.
+"""Networks from outside: by the import name of a factory, or from an exported program; weights.
 
-Both remember how they were made, so that an artifact can make them again.
+Networks remember how they were made, so that an artifact can make them again. Weights are read
+without running code and compared strictly.
 """
 
 import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from r2no import storage
+from r2no import storage, torch_files
 from r2no._repr import first_line
 from r2no._types import PathLike
-from r2no.errors import ConfigError, FileDamagedError
-from r2no.operators.weights import fill
+from r2no.errors import CheckpointMismatchError, ConfigError, FileDamagedError
+from r2no.reading import regular_file
+from r2no.torch_files import a_few, dense, is_safetensors, misfits, read_torch
+from r2no.training.operator import operator_state
 
 #: Attribute under which a network remembers how it was made, so an artifact can make it again.
 RECIPE = "r2no_recipe"
-_TUPLE = "__tuple__"
+#: Where files keep their weights, if not alone.
+_KEYS = ("model_state_dict", "state_dict", "model")
+#: Entries that are no weights by convention: neuraloperator notes its settings under this name.
+_NOTES = ("_metadata",)
 
 
 def from_python(name: str, /, checkpoint: PathLike | None = None, **arguments: Any) -> nn.Module:
@@ -53,7 +60,7 @@ def from_python(name: str, /, checkpoint: PathLike | None = None, **arguments: A
             f"`{type(network).__name__}`. Name a class or a function that builds the network."
         )
     if checkpoint is not None:
-        fill(network, checkpoint)
+        set_weights(network, read_weights(checkpoint), str(checkpoint))
     setattr(network, RECIPE, {"kind": "python", "factory": name, "arguments": arguments})
     return network.eval()
 
@@ -156,28 +163,72 @@ def from_exported(path: PathLike, *, trust: bool = False) -> nn.Module:
     return network
 
 
-def to_plain(value: Any) -> Any:
-    """An argument as JSON can hold it, tuples marked; ``TypeError`` for anything but plain values.
+def read_weights(path: PathLike) -> dict[str, Tensor]:
+    """The tensors in a safetensors file or a PyTorch file of a state dict.
 
-    Example:
-        >>> from_plain(to_plain({"n_modes": (4, 4)}))
-        {'n_modes': (4, 4)}
+    PyTorch files are read with ``weights_only=True``, and any object in them other than tensors
+    and plain values is replaced by an inert one, so no code of the file runs. A file whose
+    weights themselves are such objects (a whole pickled module, say) is refused.
+
+    Raises:
+        FileDamagedError: if the file is damaged or holds no state dict.
+        NonFiniteError: if a weight is NaN or infinite.
     """
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, tuple):
-        return {_TUPLE: [to_plain(item) for item in value]}
-    if isinstance(value, list):
-        return [to_plain(item) for item in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: to_plain(item) for key, item in value.items()}
-    raise TypeError(f"a `{type(value).__name__}` is no plain value")
+    path = regular_file(path)
+    weights = storage.load_tensors(path)[0] if is_safetensors(path) else _read_torch(path)
+    torch_files.check_finite(weights, f"`{path}`")
+    return weights
 
 
-def from_plain(value: Any) -> Any:
-    """Inverse of :func:`to_plain`."""
-    if isinstance(value, dict) and set(value) == {_TUPLE}:
-        return tuple(from_plain(item) for item in value[_TUPLE])
-    if isinstance(value, dict):
-        return {key: from_plain(item) for key, item in value.items()}
-    return [from_plain(item) for item in value] if isinstance(value, list) else value
+def set_weights(network: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
+    """Load ``weights`` into ``network``, all of them or none; ``name`` is for messages.
+
+    Raises:
+        CheckpointMismatchError: listing what is missing, unexpected or of another shape.
+    """
+    expected = operator_state(network)
+    if problems := misfits(expected, weights, types=False):
+        raise CheckpointMismatchError(
+            f"`{name}` does not fit the network. It has {problems}. Build the network with the "
+            "arguments it was trained with."
+        )
+    with torch.no_grad():
+        for key, value in expected.items():
+            value.copy_(weights[key])
+
+
+def check_finite(network: nn.Module) -> None:
+    """Refuse a network with weights that are NaN or infinite.
+
+    Raises:
+        NonFiniteError: naming the tensors.
+    """
+    torch_files.check_finite(operator_state(network), "`network`")
+
+
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    """Tensors of a ``torch.save`` file, read without running anything in it."""
+    if not zipfile.is_zipfile(path):
+        raise FileDamagedError(
+            f"`{path}` is neither a safetensors file nor a `torch.save` file of PyTorch 1.6 or "
+            "later, or it was cut short. Save the state dict again, or copy the file again."
+        )
+    content = read_torch(path, inert=None)
+    entries: Any = content if isinstance(content, Mapping) else {}
+    entries = next((entries[key] for key in _KEYS if key in entries), entries)
+    rest = [
+        key
+        for key, value in (entries.items() if isinstance(entries, Mapping) else ())
+        if not isinstance(value, Tensor) and key not in _NOTES
+    ]
+    if not isinstance(entries, Mapping) or not entries or rest:
+        raise FileDamagedError(
+            f"`{path}` must hold tensors by name, alone or under {', '.join(_KEYS)}, but holds a "
+            f"`{type(content).__name__}`{f' with {a_few(rest)}' if rest else ''}. Save "
+            "`network.state_dict()` instead of the whole object."
+        )
+    return {
+        str(key): dense(str(key), value, path)
+        for key, value in entries.items()
+        if isinstance(value, Tensor)
+    }

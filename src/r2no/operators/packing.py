@@ -14,11 +14,9 @@ from torch import nn
 from r2no import backbones, storage
 from r2no._types import Operator
 from r2no.backbones.base import network_class
-from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
 from r2no.errors import ConfigError, FileDamagedError
-from r2no.operators.opening import RECIPE, from_exported, from_plain, from_python, to_plain
-from r2no.operators.weights import set_weights
+from r2no.operators.opening import RECIPE, from_exported, from_python, set_weights
 from r2no.operators.wrapped import WrappedOperator, wrap
 from r2no.training import PhysicalOperator, load_operator, save_operator
 from r2no.training.checkpoints import normaliser_from_plain, plain_normaliser
@@ -29,6 +27,7 @@ SOURCE_FILE = f"{SOURCE_STEM}.safetensors"
 SOURCE_FILES = (SOURCE_FILE, f"{SOURCE_STEM}.pt2")
 #: Kinds that run code other than r2no's when they are opened.
 _FOREIGN = ("python", "exported")
+_TUPLE = "__tuple__"
 
 
 def describe_source(source: Operator) -> dict[str, Any] | None:
@@ -108,14 +107,10 @@ def load_source(
     if "wrap" not in found:
         return network.eval()
     settings = dict(found["wrap"])
-    statistics = settings.pop("normaliser")
-    normaliser: tuple[Normaliser, Normaliser] | None = None
-    if statistics is not None:
-        normaliser = (
-            normaliser_from_plain(statistics["history"]),
-            normaliser_from_plain(statistics["target"]),
-        )
-    return wrap(network, fields=fields, normaliser=normaliser, **settings)
+    if (statistics := settings["normaliser"]) is not None:
+        both = (statistics["history"], statistics["target"])
+        settings["normaliser"] = tuple(map(normaliser_from_plain, both))
+    return wrap(network, fields=fields, **settings)
 
 
 def _make_network(path: Path, found: dict[str, Any]) -> nn.Module:
@@ -151,20 +146,11 @@ def _describe_network(network: nn.Module) -> dict[str, Any] | None:
 
 def _describe_wrap(source: WrappedOperator) -> dict[str, Any]:
     """The arguments of :func:`wrap`, as a file holds them."""
-    statistics = None
+    arguments = {"layout": str(source.layout), **source.arguments}
     if source.normaliser is not None:
-        of_history, of_target = source.normaliser
-        statistics = {
-            "history": plain_normaliser(of_history),
-            "target": plain_normaliser(of_target),
-        }
-    return {
-        "layout": str(source.layout),
-        "one_step": source.one_step,
-        "frames": source.frames,
-        "conditioning": source.conditioning,
-        "normaliser": statistics,
-    }
+        named = zip(("history", "target"), source.normaliser, strict=True)
+        arguments["normaliser"] = {name: plain_normaliser(of) for name, of in named}
+    return arguments
 
 
 def _backbone_name(network: nn.Module) -> str | None:
@@ -181,3 +167,30 @@ def _copy_program(recipe: dict[str, Any], target: Path) -> None:
         )
     with storage.atomic_path(target) as temporary:
         shutil.copyfile(path, temporary)
+
+
+def to_plain(value: Any) -> Any:
+    """An argument as JSON can hold it, tuples marked; ``TypeError`` for anything but plain values.
+
+    Example:
+        >>> from_plain(to_plain({"n_modes": (4, 4)}))
+        {'n_modes': (4, 4)}
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, tuple):
+        return {_TUPLE: [to_plain(item) for item in value]}
+    if isinstance(value, list):
+        return [to_plain(item) for item in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: to_plain(item) for key, item in value.items()}
+    raise TypeError(f"a `{type(value).__name__}` is no plain value")
+
+
+def from_plain(value: Any) -> Any:
+    """Inverse of :func:`to_plain`."""
+    if isinstance(value, dict) and set(value) == {_TUPLE}:
+        return tuple(from_plain(item) for item in value[_TUPLE])
+    if isinstance(value, dict):
+        return {key: from_plain(item) for key, item in value.items()}
+    return [from_plain(item) for item in value] if isinstance(value, list) else value

@@ -4,9 +4,8 @@
 file, ``write_report`` does both (M9, M10).
 """
 
-from r2no.report.content import collect
 from r2no.report.data import Evaluation, ReportData, store_evaluation, stored_evaluation
-from r2no.report.page import render, write_report
+from r2no.report.page import collect, render, write_report
 from r2no.report.plots import (
     Curve,
     Labels,

@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 from matplotlib.ticker import MaxNLocator
 
 from r2no._types import Number
-from r2no.report.packing import minus
+from r2no.report.data import minus
 
 _WIDTH, _HEIGHT = 460, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 46

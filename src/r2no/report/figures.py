@@ -11,9 +11,8 @@ from matplotlib import colormaps
 from matplotlib.image import imsave
 
 from r2no.report.charts import Axes, Bar, Line, bar_chart, interval_chart, line_chart
-from r2no.report.data import Evaluation, ReportData
-from r2no.report.packing import unpack, unpack_numbers
-from r2no.report.wording import ROLES, counted, group_name, named, worth_in_words
+from r2no.report.data import Evaluation, ReportData, unpack, unpack_numbers
+from r2no.report.wording import ROLES, common_unit, counted, group_name, named, worth_in_words
 
 _FORECASTS = ("source", "r2no")
 
@@ -31,6 +30,31 @@ TABLES = {"field": "viridis", "signed": "PuOr", "amount": "cividis"}
 _GROUPS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#56b4e9", "#d55e00", "#8a8a8a")
 
 _STYLES = {"source": 0, "irno": 1, "r2no": 2, "target": 5}
+
+
+def charts(data: ReportData) -> dict[str, Markup]:
+    """Every chart by its name; empty where there is no evaluation."""
+    evaluation = data.evaluation
+    found = {
+        "interval": interval(data.verdict),
+        "depth": depth_bands(data.depth_change if evaluation is None else evaluation.depth_change),
+        "helped": contributions(data.contributions),
+        "budget": budget(data.budget),
+        "learning": learning(data.learning),
+        "spectra": Markup(),
+        "relative": Markup(),
+        "lead": Markup(),
+    }
+    if evaluation is not None:
+        found["spectra"] = spectra(evaluation)
+        found["relative"] = relative_spectra(evaluation)
+        found["lead"] = lead_time(
+            evaluation,
+            data.fields["time_step"],
+            data.fields.get("time_units", ""),
+            common_unit(data.fields),
+        )
+    return found
 
 
 def interval(verdict: dict[str, Any] | None) -> Markup:

@@ -12,8 +12,8 @@ from r2no.data.window import Window
 from r2no.errors import EmptySplitError
 from r2no.metrics import BandScores
 from r2no.report.charts import Axes, Line, line_chart
+from r2no.report.data import pack, rounded, unpack
 from r2no.report.figures import picture
-from r2no.report.packing import pack, rounded, unpack
 
 _COVERAGES = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 _SHOWN = 0.9

@@ -14,8 +14,7 @@ from r2no.data.window import Fields, Window, Windows, trajectories
 from r2no.ensemble import DepthErrors
 from r2no.errors import ConfigError
 from r2no.progress import SILENT, Reporter
-from r2no.report.data import Evaluation
-from r2no.report.packing import clean, pack, rounded
+from r2no.report.data import Evaluation, clean, pack, rounded
 from r2no.report.sureness import BandWatch
 from r2no.scoring import Observer, Sample
 from r2no.spectral import FourierCells, cell_energy, count_coefficients

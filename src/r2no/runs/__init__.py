@@ -9,8 +9,7 @@ from r2no.runs.config import (
     read_own_config,
 )
 from r2no.runs.doctor import examine
-from r2no.runs.run import evaluate_own, run_own_adaptation
-from r2no.runs.task import Task, open_task
+from r2no.runs.run import Task, evaluate_own, open_task, run_own_adaptation
 
 __all__ = [
     "DataConfig",

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import combinations
 
 import torch
@@ -23,12 +22,17 @@ from r2no.errors import (
     ShapeError,
 )
 from r2no.locks import sole_writer
-from r2no.operators import WrappedOperator, fitting_layouts
-from r2no.operators.wrapped import rewrapped
+from r2no.operators import WrappedOperator, fitting_layouts, wrap
 from r2no.runs.calibration import Finding, calibrate
 from r2no.runs.config import OwnConfig
-from r2no.runs.run import check_begun, check_place, replaces
-from r2no.runs.task import open_measurements, open_source, split
+from r2no.runs.run import (
+    check_begun,
+    check_place,
+    open_measurements,
+    open_source,
+    replaces,
+    split,
+)
 from r2no.scoring import Rmse, score
 from r2no.training import Persistence, operator_fingerprint
 from r2no.training.operator import SAME_ANSWER
@@ -47,57 +51,36 @@ def examine(config: OwnConfig, *, full: bool = False) -> Iterator[Finding]:
         config: What ``r2no adapt`` would run.
         full: Compare the frames of the splits however large the data are.
     """
+    check = "data"
     try:
-        yield from _examine(config, full)
-    except _Failed as failure:
-        yield Finding("fail", failure.check, str(failure))
-
-
-class _Failed(Exception):
-    """A named error, and the check it ended."""
-
-    def __init__(self, check: str, error: Exception) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
-        self.check = check
-
-
-@contextmanager
-def _checking(check: str) -> Iterator[None]:
-    try:
-        yield
-    except (R2NOError, FileNotFoundError) as error:
-        raise _Failed(check, error) from error
-
-
-def _examine(config: OwnConfig, full: bool) -> Iterator[Finding]:
-    """The checks in order; one that others rest on ends them by raising."""
-    with _checking("data"):
         measurements = open_measurements(config.data)
-    yield Finding("ok", "data", measurements.describe())
-    yield _place(config)
-    with _checking("splits"):
+        yield Finding("ok", "data", measurements.describe())
+        yield _place(config)
+        check = "splits"
         splits = split(config.data, measurements)
         _check_fit(splits, config)
-    yield _sizes(splits)
-    yield _leakage(splits, measurements.nbytes, full)
-    with _checking("source"):
+        yield _sizes(splits)
+        yield _leakage(splits, measurements.nbytes, full)
+        check = "source"
         source = open_source(config, splits)
         if isinstance(source, torch.nn.Module):
             source.eval().requires_grad_(False)
         few = _few(splits.fit)
         forecast = _answer(source, few)
-    yield Finding("ok", "source", f"Answers {tuple(forecast.shape)}, as these windows need.")
-    with _checking("device"):
+        yield Finding("ok", "source", f"Answers {tuple(forecast.shape)}, as these windows need.")
+        check = "device"
         yield _device(config, source, few, forecast)
-    yield _repeatable(source, few)
-    yield _batch_free(source, few)
-    yield _units(forecast, few, splits.fit)
-    yield _persistence(forecast, few, splits.fit)
-    if isinstance(source, WrappedOperator):
-        yield _other_layouts(source, splits.fit)
-    with _checking("one step"):
-        findings = calibrate(source, splits, config.settings, config.out)
-    yield from findings
+        check = "source"
+        yield _repeatable(source, few)
+        yield _batch_free(source, few)
+        yield _units(forecast, few, splits.fit)
+        yield _persistence(forecast, few, splits.fit)
+        if isinstance(source, WrappedOperator):
+            yield _other_layouts(source, splits.fit)
+        check = "one step"
+        yield from calibrate(source, splits, config.settings, config.out)
+    except (R2NOError, FileNotFoundError) as error:
+        yield Finding("fail", check, f"{type(error).__name__}: {error}")
 
 
 def _place(config: OwnConfig) -> Finding:
@@ -190,8 +173,13 @@ def _leakage(splits: Splits, nbytes: int, full: bool) -> Finding:
 
 
 def _few(windows: Windows) -> Window:
-    numbers = torch.linspace(0, len(windows) - 1, min(_LOOK, len(windows))).round().long()
-    return gather(windows, numbers.unique().tolist())
+    return gather(windows, _spread_over(windows, _LOOK))
+
+
+def _spread_over(windows: Windows, most: int) -> list[int]:
+    """So many windows, evenly spread, or as many as there are."""
+    numbers = torch.linspace(0, len(windows) - 1, min(most, len(windows))).round().long()
+    return [int(number) for number in numbers.unique()]
 
 
 @torch.no_grad()
@@ -307,7 +295,10 @@ def _other_layouts(source: WrappedOperator, fit: Windows) -> Finding:
         return Finding("ok", "layout", f"{declared!r}; no other layout fits by shape.")
     numbers = _judged(source, fit, len(others) + 1)
     rmse, few = Rmse(fit.fields.measured), Chosen(fit, numbers)
-    layouts = {name: rewrapped(source, name) for name in (declared, *others)}
+    layouts = {
+        name: wrap(source.network, name, source.fields, **source.arguments)
+        for name in (declared, *others)
+    }
     score(layouts, few, [rmse], batch_size=_LOOK)
     errors = rmse.compute()
     shown = ", ".join(f"{name!r} {error:.4g}" for name, error in errors.items())
@@ -332,9 +323,7 @@ def _judged(source: Operator, fit: Windows, layouts: int) -> list[int]:
     begun = time.perf_counter()
     devices.answer(source, history)
     each = max(time.perf_counter() - begun, 1e-9)
-    most = min(max(int(_JUDGING / (layouts * each)), _LOOK), len(fit))
-    result: list[int] = torch.linspace(0, len(fit) - 1, most).round().long().unique().tolist()
-    return result
+    return _spread_over(fit, max(int(_JUDGING / (layouts * each)), _LOOK))
 
 
 def _spread(field: Tensor, few: Window, channel: int) -> Tensor:

@@ -1,28 +1,149 @@
-"""A config as a run: adapt, save, score, report; score its artifact again; the run's folder.
+"""A config as a run: open, adapt, save, score, report; score its artifact again; its folder.
 
 A run resumes what it finds in its folder, if that is of the same data, source and repair modules.
 """
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from r2no import devices, storage
+from r2no import backbones, devices, operators, storage
+from r2no._repr import brief_repr
+from r2no._types import Operator
 from r2no.adaptation import AdaptedModel, adapt, load, score_readouts
 from r2no.adaptation.model import versions
 from r2no.adaptation.stored import read_manifest
+from r2no.backbones.formats import read_checkpoint
+from r2no.data import Measurements
+from r2no.data import open as open_data
+from r2no.data.splits import Splits
 from r2no.data.window import Windows
 from r2no.errors import ConfigError, FileDamagedError, FingerprintError, StorageError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
-from r2no.runs.config import OwnConfig
+from r2no.runs.config import DataConfig, OwnConfig, SourceConfig
 from r2no.runs.finish import ARTIFACT, SUMMARY, finish, summarise
-from r2no.runs.task import open_measurements, open_source, open_task, split
 from r2no.settings import changed
-from r2no.training import Persistence
+from r2no.training import Persistence, PhysicalOperator, load_operator
 
-_BEGUN = "config.json"
+_BEGUN = "config.json"  # notes what the work in the folder is of
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What an adaptation works on."""
+
+    measurements: Measurements
+    splits: Splits
+    source: Operator
+    also: dict[str, Operator]
+
+    __repr__ = brief_repr
+
+
+def open_task(config: OwnConfig) -> Task:
+    """Open everything a config names."""
+    measurements = open_measurements(config.data)
+    splits = split(config.data, measurements)
+    also = {name: open_source(config, splits, other) for name, other in config.also.items()}
+    return Task(measurements, splits, open_source(config, splits), also)
+
+
+def open_measurements(config: DataConfig) -> Measurements:
+    """Open the measurements that a config names, all or some recordings of them."""
+    data = open_data(
+        config.path,
+        variables=config.variables,
+        dims=config.dims,
+        mask=config.mask,
+        conditioning=config.conditioning,
+        axes=config.axes,
+        units=config.units,
+        spacing=config.spacing,
+        time_step=config.time_step,
+        allow_sparse=config.allow_sparse,
+    )
+    return data if config.trajectories is None else data.subset(config.trajectories)
+
+
+def split(config: DataConfig, measurements: Measurements) -> Splits:
+    """Cut the measurements into train, fit and test, as the config says."""
+    return measurements.split(
+        config.history,
+        config.horizon,
+        stride=config.stride,
+        measured=config.measured,
+        **config.split.model_dump(),
+    )
+
+
+def open_source(
+    config: OwnConfig, splits: Splits, described: SourceConfig | None = None
+) -> Operator:
+    """The config's source, or another operator it describes, in r2no's convention."""
+    source = described or config.source
+    if source.kind == "forecasts":
+        return _forecasts(source, config.data, splits)
+    if source.kind == "backbone":
+        return _backbone(source)
+    if source.kind == "exported":
+        assert source.exported is not None
+        network = operators.from_exported(source.exported, trust=source.trust)
+    else:
+        assert source.python is not None
+        network = operators.from_python(source.python, source.checkpoint, **source.kwargs)
+    if source.layout is None:
+        operators.check_finite(network)
+        return network
+    return operators.wrap(
+        network,
+        source.layout,
+        splits.fit.fields,
+        one_step=source.one_step,
+        frames=source.frames,
+        normaliser=None if source.normaliser is None else source.normaliser.pair(),
+        conditioning=source.conditioning,
+    )
+
+
+def _forecasts(source: SourceConfig, data: DataConfig, splits: Splits) -> Operator:
+    """Stored forecasts for the windows of the splits; dimensions are named as in the data."""
+    assert source.forecasts is not None
+    whole = splits.whole
+    if data.trajectories is not None:  # recordings that were left out have forecasts too
+        whole = whole.numbered(data.trajectories)
+    return operators.Forecasts.open(
+        source.forecasts,
+        whole,
+        variables=source.variables,
+        dims=source.dims,
+        axes=source.axes,
+        like=data.dims,
+        allow_sparse=data.allow_sparse,
+    )
+
+
+def _backbone(source: SourceConfig) -> Operator:
+    """From r2no's own file, which brings config and statistics, or from weights with both given."""
+    name, path = source.backbone, source.checkpoint
+    assert name is not None
+    assert path is not None
+    if not path.is_file():
+        raise ConfigError(f"There is no checkpoint `{path}`.")
+    stored = read_checkpoint(path).context.get("backbone")
+    if stored is not None:
+        if stored != name:
+            raise ConfigError(f"`backbone` is {name}, but `{path}` is of {stored}.")
+        return load_operator(path)[0]
+    if not source.kwargs or source.normaliser is None:
+        raise ConfigError(
+            f"`{path}` holds weights alone. Give the network's config as `kwargs` and its "
+            "`normaliser`."
+        )
+    network = backbones.build(name, config=source.kwargs)
+    backbones.load_checkpoint(network, path)
+    return PhysicalOperator(network, *source.normaliser.pair()).eval()
 
 
 def run_own_adaptation(
@@ -50,8 +171,8 @@ def _run(config: OwnConfig, reporter: Reporter, command: str) -> Path:
     reporter.say(task.measurements.describe())
     splits = task.splits
     reporter.say(f"Splits: {splits.describe()}.")
-    remember(config)
     dumped = config.model_dump(mode="json")
+    storage.write_json(config.out / _BEGUN, dumped)
 
     def named(model: AdaptedModel) -> AdaptedModel:
         return replace(model, provenance={**model.provenance, "config": dumped})
@@ -110,23 +231,7 @@ def evaluate_own(
         model = replace(model, settings=changed(model.settings, batch_size=batch_size))
     reporter.say(f"Computing on {devices.describe(model.device)}.")
     windows: Windows = getattr(splits, name)
-    return {
-        "scores": _score(model, windows, reporter),
-        "split": name,
-        "windows": len(windows),
-        "measured": [windows.fields.channels[c] for c in windows.fields.measured],
-        "same_data": splits.fit.fingerprint == provenance["fit"],
-        "device": devices.describe(model.device),
-        "versions": versions(),
-    }
-
-
-def _score(
-    model: AdaptedModel, windows: Windows, reporter: Reporter
-) -> dict[str, dict[str, float]]:
-    """All metrics of persistence, source and model."""
-    fields = windows.fields
-    persistence = Persistence(fields.horizon_frames, len(fields.channels))
+    persistence = Persistence(windows.fields.horizon_frames, len(windows.fields.channels))
     scores, _ = score_readouts(
         model,
         windows,
@@ -134,7 +239,15 @@ def _score(
         operators={"persistence": persistence},
         reporter=reporter,
     )
-    return scores
+    return {
+        "scores": scores,
+        "split": name,
+        "windows": len(windows),
+        "measured": [windows.fields.channels[c] for c in windows.fields.measured],
+        "same_data": splits.fit.fingerprint == provenance["fit"],
+        "device": devices.describe(model.device),
+        "versions": versions(),
+    }
 
 
 def check_place(out: Path) -> None:
@@ -152,11 +265,6 @@ def check_place(out: Path) -> None:
         raise StorageError(
             f"`out` is `{out}`, but you may not write in `{place}`. Choose another `out`."
         )
-
-
-def remember(config: OwnConfig) -> None:
-    """Note what the work in the folder is of."""
-    storage.write_json(config.out / _BEGUN, config.model_dump(mode="json"))
 
 
 def check_begun(config: OwnConfig) -> None:
