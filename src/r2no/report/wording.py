@@ -215,17 +215,17 @@ def _rule(verdict: Json) -> str:
     if verdict["decision"] != "deploy":
         return (
             f"That is not enough. To be deployed, the squared error must be below {_whose(best)} "
-            "by 1\u00a0%, and the lower 95\u00a0% bound of the mean over the blocks must be a gain. "
-            "So the model answers "
+            "by 1\u00a0%, and the lower 95\u00a0% bound of the mean over the blocks must be a "
+            "gain. So the model answers "
             f"{'exactly ' if best == 'source' else ''}as {named(best)} does."
         )
     rule = f"Against {named(best)}, the squared error falls by more than 1\u00a0%, and the lower "
     rule += "95\u00a0% bound of the mean over the blocks is a gain"
     if _finite(ends[0]) and ends[0] > 0:
-        return f"{rule}. Even the lower end of the interval, which is for new blocks, is one."
+        return f"{rule}; on new blocks, even the lower end of the interval is a gain."
     return (
-        f"{rule}. On as many new blocks it may still be a loss, as the interval says: the blocks "
-        "differ. More fit data would narrow it."
+        f"{rule}; on as many new blocks, the interval includes a loss: the blocks differ. More fit "
+        "data would settle it."
     )
 
 
