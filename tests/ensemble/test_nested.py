@@ -10,7 +10,7 @@ from r2no.ensemble.chains import Chain
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import join_folds
-from r2no.ensemble.nested import _shortfall
+from r2no.ensemble.nested import Carried, _shortfall
 from r2no.ensemble.ridge import scaled_ridge
 from r2no.ensemble.verdict import judge
 from r2no.errors import ConfigError, EmptySplitError
@@ -217,6 +217,38 @@ def test_few_recordings_of_more_leave_the_source_a_share():
         nested(data, recordings=0)
 
 
+def test_the_reported_gain_of_few_recordings_is_that_of_a_choice_without_each():
+    """Folds hold stretches of both out; what is told is of a fit that never saw the recording."""
+    sums, units = nested(structured(2, 12, 2.0)).sums_, (0, 0, 0, 1, 1, 1)
+    folds = tuple(
+        (tuple(g for g in range(6) if g % 3 != part), (part, part + 3)) for part in range(3)
+    )
+    found = solve_nested(sums, folds, CELLS, recordings=2, units=units)
+    fits = []
+    for own in ((0, 1, 2), (3, 4, 5)):
+        alone = GramSums(sums.moments[list(own)], sums.windows[list(own)])
+        inner = [((1, 2), (0,)), ((0, 2), (1,)), ((0, 1), (2,))]
+        fits.append(solve_nested(alone, inner, CELLS, recordings=1).weights)
+    mean = sum(fits) / 2
+    for block, unit in enumerate(units):
+        moments, fit = sums.moments[block], fits[1 - unit]
+        gain = 2 * (fit * moments[..., :-1, -1]).sum() - _product(moments, 2 * fit - mean, mean)
+        torch.testing.assert_close(found.gains[block], gain)
+        torch.testing.assert_close(found.before[block], moments[..., -1, -1].sum())
+    assert found.units == units
+    assert found.verdict.blocks == 2
+    plain = solve_nested(sums, folds, CELLS)
+    torch.testing.assert_close(found.weights, 2 / 3 * plain.weights)  # the choice is as it was
+    assert float(found.gains.sum()) < float(plain.gains.sum())
+
+
+def test_folds_that_leave_recordings_out_are_judged_as_they_are():
+    sums, units = nested(structured(2, 12, 2.0)).sums_, (0, 0, 0, 1, 1, 1)
+    folds = (((0, 1, 2), (3, 4, 5)), ((3, 4, 5), (0, 1, 2)))
+    few = solve_nested(sums, folds, CELLS, recordings=2, units=units, carried=Carried(0.0, 0.0))
+    torch.testing.assert_close(few.gains, solve_nested(sums, folds, CELLS).gains)
+
+
 def test_decisions_of_earlier_versions_are_read():
     old = {"levels": [[0, 0], [8, 4]], "penalties": [0.1, 1.0]}
     tensors = {"nested": torch.zeros(1, 1, 1), "gains": torch.zeros(1), "before": torch.zeros(1)}
@@ -290,6 +322,30 @@ def test_verdict_needs_agreement_of_the_blocks():
     assert str(mixed).startswith("keep the source: RMSE 1.7 % below the source's")
     worse = judge(-torch.tensor([0.2, 0.21, 0.19, 0.2, 0.22, 0.18]).double(), before)
     assert "9.5 % above the source's" in str(worse)
+
+
+@pytest.mark.parametrize(("number", "quantile"), [(2, 6.314), (4, 2.353), (6, 2.015)])
+def test_deploys_where_the_lower_bound_of_the_mean_is_a_gain(number, quantile):
+    before = torch.ones(number).double()
+    scatter = torch.linspace(-1, 1, number).double()
+    bound = quantile * float(scatter.std()) / math.sqrt(number)
+    for mean, decision in ((1.01 * bound, "deploy"), (0.99 * bound, "keep the source")):
+        assert judge(0.1 * (mean + scatter), before).decision == decision
+        within = judge(0.1 * (mean + scatter), before, units=[0] * number)
+        assert (within.decision, within.within) == (decision, True)
+
+
+def test_few_recordings_scatter_at_least_as_others_do():
+    """Two that happen to agree say little; those of the train split say how recordings differ."""
+    gains, before = torch.tensor([0.20, 0.21]).double(), torch.ones(2).double()
+    alone, known = (judge(gains, before, units=[0, 1], spread=s) for s in (0.0, 0.1))
+    assert alone.deploy
+    assert known.deploy  # 0.205 > 1.782 · 0.1 / √2
+    assert not judge(gains, before, units=[0, 1], spread=0.2).deploy
+    assert known.interval[0] < alone.interval[0]
+    single = judge(gains, before, units=[0, 0], spread=0.1)  # of one recording: as far as one is
+    assert single.deploy
+    assert not judge(gains, before, units=[0, 0], spread=0.12).deploy
 
 
 @pytest.mark.parametrize("number", [4, 6, 10])

@@ -168,7 +168,7 @@ def test_verdict_is_said_in_plain_words(data):
     assert "2.1\u00a0% below the source's" in deploy.sentences[0]
     assert "1.3\u00a0% to 2.9\u00a0% below" in deploy.sentences[0]
     assert "before persistence and the mean field" in deploy.sentences[1]
-    assert "1\u00a0% and one standard error" in deploy.sentences[-1]
+    assert "the lower 95\u00a0% bound of the mean over the blocks is a gain" in deploy.sentences[-1]
     assert "lower end of the interval is a gain" in deploy.sentences[-1]
     unsure = verdict(data, "deploy", 0.021, (-0.013, 0.055))
     assert "1.3\u00a0% above to 5.5\u00a0% below" in unsure.sentences[0]

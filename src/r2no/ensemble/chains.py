@@ -94,16 +94,26 @@ class ChainSearch:
         columns: Columns | None = None,
     ) -> None:
         self.levels = Levels(finest, sums.moments.shape[2] // leads, leads)
-        self._folds, self._grid = folds, grid
+        self._grid = grid
         self._fit = self.levels.compact(sums.moments)
         self._score = self._fit if scoring is None else self.levels.compact(scoring.moments)
         self._columns, self._number = columns, sums.moments.shape[-1] - 1
-        self._blocks = [block for _, score in folds for block in score]
         self._at_root = self.levels.coarsen(self._score, self.levels.root)
+        self._hold_out(folds)
+
+    def _hold_out(self, folds: Sequence[Fold]) -> None:
+        """Which groups judge which."""
+        self.folds, self._blocks = folds, [block for _, score in folds for block in score]
         fold_of = [number for number, (_, score) in enumerate(folds) for _ in score]
         self._fold_of = torch.tensor(fold_of, dtype=torch.long)
         chosen = [[float(group in fit) for group in range(len(self._fit))] for fit, _ in folds]
         self._chosen = torch.tensor(chosen, dtype=torch.float64)
+
+    def judged_on(self, folds: Sequence[Fold]) -> "ChainSearch":
+        """The same search with other folds of the groups."""
+        other = copy.copy(self)
+        other._hold_out(folds)
+        return other
 
     def restricted(self, columns: Columns) -> "ChainSearch":
         """The same search with some of the columns."""
@@ -151,7 +161,7 @@ class ChainSearch:
         weights = self._start(start)
         extended = torch.cat([-weights, weights.new_ones(len(weights), 1)], -1)
         errors = torch.einsum("ci,bcij,cj->b", extended, self._at_root[self._blocks], extended)
-        return Trial(Chain((), (), 0.0, start), [weights] * len(self._folds), errors)
+        return Trial(Chain((), (), 0.0, start), [weights] * len(self.folds), errors)
 
     def trials(self, starts: Sequence[Trial]) -> list[Trial]:
         """The root, partitions by themselves and after the root; then with lead time apart.
@@ -238,10 +248,10 @@ class ChainSearch:
         folds; a fold's own blocks are what it is held against.
         """
         number = len(trials)
-        square = self._fit.new_zeros(len(self._folds), number, number)
-        right = self._fit.new_zeros(len(self._folds), number)
+        square = self._fit.new_zeros(len(self.folds), number, number)
+        right = self._fit.new_zeros(len(self.folds), number)
         means = [torch.stack(trial.weights).mean(0) for trial in trials]
-        for fold, (_, score) in enumerate(self._folds):
+        for fold, (_, score) in enumerate(self.folds):
             moments = self._score[list(score)].sum(0)
             for slots in torch.arange(len(moments)).split(_CHUNK):
                 part = moments[slots]
@@ -261,7 +271,7 @@ class ChainSearch:
     ) -> list[Float[Tensor, "slot column"]]:
         """By fold, the mean of the trials' fits without its blocks; shares may differ by fold."""
         slots, means = torch.arange(self.levels.slots), []
-        for fold in range(len(self._folds)):
+        for fold in range(len(self.folds)):
             mean = self._fit.new_zeros(self.levels.slots, self._number)
             for trial, share in zip(trials, shares[fold].tolist(), strict=True):
                 if share:
@@ -282,14 +292,14 @@ class ChainSearch:
         self, chains: Sequence[Chain], groups: Sequence[Sequence[int]] | None = None
     ) -> Float[Tensor, " block"]:
         """Held-out errors of a mean of chains, by default refitted on each fold's groups."""
-        fitted = [fit for fit, _ in self._folds] if groups is None else groups
-        return self.errors_of_means([self._mean(chains, list(each)) for each in fitted])
+        fitted = [fit for fit, _ in self.folds] if groups is None else groups
+        return self.errors_of_means([self.mean(chains, each) for each in fitted])
 
     def refit(self, chains: Sequence[Chain]) -> Float[Tensor, "cell channel column"]:
         """The mean of the chains, fitted on all groups; on the finest cells."""
-        return self.levels.spread(self._mean(chains, list(range(len(self._fit)))))
+        return self.levels.spread(self.mean(chains, range(len(self._fit))))
 
-    def _mean(self, chains: Sequence[Chain], groups: list[int]) -> Float[Tensor, "slot column"]:
+    def mean(self, chains: Sequence[Chain], groups: Sequence[int]) -> Float[Tensor, "slot column"]:
         """The mean of the chains, fitted on some groups.
 
         Where there are no forecasts but repairs, chains that leave them out have all columns.
@@ -303,10 +313,10 @@ class ChainSearch:
                 mean += chain.share * self._fitted(chain, groups)
         return mean
 
-    def _fitted(self, chain: Chain, groups: list[int]) -> Float[Tensor, "slot column"]:
+    def _fitted(self, chain: Chain, groups: Sequence[int]) -> Float[Tensor, "slot column"]:
         """One chain, fitted on some groups."""
         before, weights = self.levels.root, self._start(chain.start)
-        total = self._fit[groups].sum(0, keepdim=True)
+        total = self._fit[list(groups)].sum(0, keepdim=True)
         for level, ridge in zip(chain.levels, chain.penalties, strict=True):
             moments = self.levels.coarsen(total, level)[0]
             parents = weights[self.levels.parents(before, level)]

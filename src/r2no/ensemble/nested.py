@@ -7,6 +7,8 @@ and other forecasts that need no adaptation, with the shares of lowest held-out 
 
 What is reported is judged outside of that choice: the gain of every block is that of a mean whose
 penalties and shares were chosen without the blocks of its fold, made of fits that never saw them.
+Of two or three recordings, whose blocks are stretches of each, the whole choice is made again
+without each of them, and judged on it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -214,30 +216,66 @@ def solve_nested(
             "Give more windows, or a fixed partition and `ridge`."
         )
     search = ChainSearch(sums, folds, finest, tuple(grid), judged, leads=leads, columns=columns)
+    few = recordings is not None and recordings < ENOUGH_RECORDINGS
+
+    def trust(number: int | None) -> float:
+        return number / (number + carried.variation) if few and number else 1.0
+
+    chains, means = _settled(search, columns, trust(recordings))
+    weights, outer, apart = search.refit(chains), search, means
+    if few and len(parts := _by_recording(folds, units)) > 1:
+        outer, apart = search.judged_on([part for part, _ in parts]), []
+        for (groups, _), inner in parts:
+            found, _ = _settled(search.judged_on(inner), columns, trust(len(parts) - 1))
+            apart.append(search.mean(found, groups))
+    source = outer.forecast()
+    gains = source.errors - outer.errors_of_means(apart)
+    further = columns.further if columns else ()
+    return NestedFit(
+        weights,
+        tuple(chains),
+        gains,
+        source.errors,
+        {name: outer.forecast(name).errors for name in further},
+        tuple(units[block] for _, score in outer.folds for block in score) if units else (),
+        tuple(search.levels.spread(mean) for mean in means),
+        carried.spread if few else 0.0,
+        _shortfall(sums if judged is None else judged, outer.folds, weights, gains),
+    )
+
+
+def _settled(
+    search: ChainSearch, columns: Columns | None, trust: float
+) -> tuple[list[Chain], list[Float[Tensor, "slot column"]]]:
+    """The whole choice: chains and their shares; by fold, the mean that knew none of its blocks."""
     source = search.forecast()
     others = {name: search.forecast(name) for name in columns.further} if columns else {}
     trials = [*_best_chains(search, source, others), *others.values()]
-    few = recordings is not None and recordings < ENOUGH_RECORDINGS
-    trust = recordings / (recordings + carried.variation) if few and recordings else 1.0
     shares, means = _weighed(search, trials, trust)
     chains = [
         replace(trial.chain, share=share)
         for trial, share in zip(trials, shares.tolist(), strict=True)
         if share
     ]
-    chains.sort(key=lambda chain: -chain.share)
-    weights, gains = search.refit(chains), source.errors - search.errors_of_means(means)
-    return NestedFit(
-        weights,
-        tuple(chains),
-        gains,
-        source.errors,
-        {name: trial.errors for name, trial in others.items()},
-        tuple(units[block] for _, score in folds for block in score) if units else (),
-        tuple(search.levels.spread(mean) for mean in means),
-        carried.spread if few else 0.0,
-        _shortfall(sums if judged is None else judged, folds, weights, gains),
-    )
+    return sorted(chains, key=lambda chain: -chain.share), means
+
+
+def _by_recording(folds: Sequence[Fold], units: Sequence[int]) -> list[tuple[Fold, list[Fold]]]:
+    """For each recording a fold that leaves it out, and what then still judges the others.
+
+    Empty where the others cannot judge each other: their blocks are whole recordings, which the
+    folds leave out as they are.
+    """
+    found = []
+    for name in sorted(set(units)):
+        own = {group for group, unit in enumerate(units) if unit == name}
+        rest = tuple(group for group in range(len(units)) if group not in own)
+        parts = [tuple(tuple(g for g in part if g not in own) for part in fold) for fold in folds]
+        inner = [(fit, score) for fit, score in parts if fit and score]
+        if not inner:
+            return []
+        found.append(((rest, tuple(sorted(own))), inner))
+    return found
 
 
 def _best_chains(search: ChainSearch, source: Trial, others: Mapping[str, Trial]) -> list[Trial]:

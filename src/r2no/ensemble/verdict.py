@@ -3,14 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-#: Deploy if the squared error falls by this share, and by more than one standard error over the
-#: blocks. The weights are drawn towards what needs no adaptation already, as far as the blocks ask
-#: for it, so this guards against blocks that disagree.
+#: Deploy if the squared error falls by this share, and surely: the lower 95 % bound of the mean
+#: over the blocks is a gain. The weights are drawn towards what needs no adaptation already, as far
+#: as the blocks ask for it, so this guards against blocks that disagree.
 WORTH = 0.01
 
 # One-sided 95 % quantiles of Student's t by degrees of freedom.
@@ -23,7 +24,8 @@ class Verdict:
 
     Attributes:
         decision: "deploy" if the squared error is below that of the best forecast that needs no
-            adaptation by 1 % and by one standard error over the blocks; otherwise "keep ...".
+            adaptation by 1 %, and the lower 95 % bound of the mean over the blocks is a gain;
+            otherwise "keep ...".
         gain: Estimated relative reduction of the source's RMSE, held out.
         interval: Where it will lie with 90 % over as many new blocks as there were (each end a
             one-sided 95 % bound), wider by what recordings differ where they are too few to tell,
@@ -98,12 +100,13 @@ def judge(
     if len(set(units)) > 1:
         gains, before, rival = (_by_unit(values, units) for values in (gains, before, rival))
     share = float(before.sum() / rival.sum()) if float(rival.sum()) > 0 else 1.0
-    gain, interval = _interval(gains, before, spread, shortfall)
-    over_best, bounds = _interval(gains - before + rival, rival, share * spread, share * shortfall)
-    mean, noise = _reduction(gains - before + rival, rival)
-    noise = math.hypot(noise, share * spread)
-    decision = "deploy" if mean > max(WORTH, noise) else f"keep {_kept(name)}"
-    return Verdict(decision, gain, interval, len(gains), name, over_best, bounds, within)
+    several = len(gains) > 1 and not within
+    own = _Scatter.of(gains, before, spread, shortfall, several)
+    over = _Scatter.of(gains - before + rival, rival, share * spread, share * shortfall, several)
+    decision = "deploy" if over.mean > max(WORTH, over.margin()) else f"keep {_kept(name)}"
+    return Verdict(
+        decision, own.gain, own.interval(), len(gains), name, over.gain, over.interval(), within
+    )
 
 
 def _by_unit(values: Float[Tensor, " block"], units: Sequence[int]) -> Float[Tensor, " unit"]:
@@ -116,21 +119,49 @@ def _kept(name: str) -> str:
     return "persistence" if name == "recall:1" else f"the {readable(name)}"
 
 
-def _interval(
-    gains: Float[Tensor, " block"],
-    before: Float[Tensor, " block"],
-    spread: float,
-    shortfall: float,
-) -> tuple[float, tuple[float, float]]:
-    """Relative reduction of the RMSE and its 90 % interval, by Student's t over the blocks.
+class _Scatter(NamedTuple):
+    """The mean reduction of the squared error, and what is known of how it scatters."""
 
-    Whoever checks it has new blocks, not infinitely many of them: the mean over as many new ones
-    scatters as that over these does, and their difference √2 times as much.
-    """
-    mean, noise = _reduction(gains, before)
-    width = math.sqrt(2) * _STUDENT[min(max(len(gains) - 1, 1), len(_STUDENT)) - 1] * noise
-    width = math.hypot(width, _STUDENT[-1] * spread)
-    return _in_rmse(mean), (_in_rmse(mean - width), _in_rmse(mean + width + shortfall))
+    mean: float
+    noise: float  # standard error
+    quantile: float  # one-sided 95 % of Student's t
+    spread: float  # standard deviation over recordings, where the blocks are of one
+    shortfall: float
+
+    @classmethod
+    def of(
+        cls,
+        gains: Float[Tensor, " block"],
+        before: Float[Tensor, " block"],
+        spread: float,
+        shortfall: float,
+        several: bool,
+    ) -> "_Scatter":
+        """From the blocks; few recordings scatter as those do that ``spread`` was seen on."""
+        mean, noise = _reduction(gains, before)
+        quantile = _STUDENT[min(max(len(gains) - 1, 1), len(_STUDENT)) - 1]
+        if several and spread:
+            noise, quantile = max(noise, spread / math.sqrt(len(gains))), _STUDENT[-1]
+            spread = 0.0
+        return cls(mean, noise, quantile, spread, shortfall)
+
+    @property
+    def gain(self) -> float:
+        """Relative reduction of the RMSE."""
+        return _in_rmse(self.mean)
+
+    def margin(self, new: bool = False) -> float:
+        """How far the mean may be from the true one, or from that of as many new blocks.
+
+        Those scatter as these do, so that is √2 times as far.
+        """
+        own = (math.sqrt(2) if new else 1.0) * self.quantile * self.noise
+        return math.hypot(own, _STUDENT[-1] * self.spread)
+
+    def interval(self) -> tuple[float, float]:
+        """Where the gain will lie with 90 % over as many new blocks, as whoever checks it has."""
+        low, high = self.mean - self.margin(new=True), self.mean + self.margin(new=True)
+        return _in_rmse(low), _in_rmse(high + self.shortfall)
 
 
 def _reduction(

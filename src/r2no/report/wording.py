@@ -215,16 +215,17 @@ def _rule(verdict: Json) -> str:
     if verdict["decision"] != "deploy":
         return (
             f"That is not enough. To be deployed, the squared error must be below {_whose(best)} "
-            "by 1\u00a0% and by one standard error over the blocks. So the model answers "
+            "by 1\u00a0%, and the lower 95\u00a0% bound of the mean over the blocks must be a "
+            "gain. So the model answers "
             f"{'exactly ' if best == 'source' else ''}as {named(best)} does."
         )
-    rule = f"Against {named(best)}, the squared error falls by more than 1\u00a0% and one "
-    rule += "standard error over the blocks"
+    rule = f"Against {named(best)}, the squared error falls by more than 1\u00a0%, and the lower "
+    rule += "95\u00a0% bound of the mean over the blocks is a gain"
     if _finite(ends[0]) and ends[0] > 0:
-        return f"{rule}, and even the lower end of the interval is a gain."
+        return f"{rule}; on new blocks, even the lower end of the interval is a gain."
     return (
-        f"{rule}, but the interval includes a loss: the blocks disagree. More fit data would "
-        "settle it."
+        f"{rule}; on as many new blocks, the interval includes a loss: the blocks differ. More fit "
+        "data would settle it."
     )
 
 
