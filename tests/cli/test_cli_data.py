@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from r2no.cli.bench import downloads
+from r2no.cli.bench import data
 from r2no.errors import ConfigError, DataError
 from r2no.realpdebench import RealPDEBench
 from r2no.realpdebench.files.hub import RemoteFile, Repository
@@ -48,7 +48,7 @@ class StubHub:
 @pytest.fixture
 def hub(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> type[StubHub]:
     stub = type("Hub", (StubHub,), {"folder": tiny / "arrow", "asked": []})
-    monkeypatch.setattr(downloads, "HuggingFaceHub", stub)
+    monkeypatch.setattr(data, "HuggingFaceHub", stub)
     return stub
 
 

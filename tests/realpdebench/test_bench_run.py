@@ -23,25 +23,18 @@ from r2no.data.window import batches
 from r2no.errors import ConfigError
 from r2no.progress import SILENT
 from r2no.realpdebench import write_tiny
-from r2no.realpdebench.protocol.sources import open_source
-from r2no.realpdebench.study import (
-    FIGURES,
-    STUDIES,
-    BenchConfig,
-    compare_sheet,
-    draw,
-    load_results,
-    plan_sheet,
-    run_bench,
-    study_sheet,
-)
+from r2no.realpdebench.protocol.inputs import open_source
 from r2no.realpdebench.study.checkpoints import released
-from r2no.realpdebench.study.config import Pair
+from r2no.realpdebench.study.config import BenchConfig, Pair
 from r2no.realpdebench.study.details import load_fields
-from r2no.realpdebench.study.passes import stored_errors
-from r2no.realpdebench.study.readouts import retained_depths
-from r2no.realpdebench.study.run import Outcome, in_processes
+from r2no.realpdebench.study.figures import FIGURES, draw
+from r2no.realpdebench.study.plan import plan_sheet
+from r2no.realpdebench.study.readouts import retained_depths, stored_errors
+from r2no.realpdebench.study.run import Outcome, in_processes, run_bench
+from r2no.realpdebench.study.studies import STUDIES
+from r2no.realpdebench.study.tables import compare_sheet, study_sheet
 from r2no.realpdebench.study.theory import Contraction, errors_by_trajectory, selection_summary
+from r2no.realpdebench.study.values import load_results
 from r2no.repair_loop import RepairUNet
 
 UNITS = [("cylinder", "fno"), ("combustion", "deeponet")]

@@ -92,7 +92,8 @@ def train(config: ConfigFile = None, **given: Any) -> None:
 
     Example: r2no bench train --system cylinder --backbone fno --data ROOT --paradigm numerical
     """
-    from r2no.realpdebench.protocol import TrainConfig, read_config, run_training
+    from r2no.realpdebench.protocol.config import TrainConfig, read_config
+    from r2no.realpdebench.protocol.run import run_training
 
     wanted = read_config(TrainConfig, config, options.given(**given))
     found = run_training(wanted, reporter=Reporter())
@@ -114,7 +115,8 @@ def adapt(config: ConfigFile = None, **given: Any) -> None:
 
     Example: r2no bench adapt --system cylinder --backbone fno --data ROOT --source finetune.pth
     """
-    from r2no.realpdebench.protocol import AdaptConfig, read_config, run_adaptation
+    from r2no.realpdebench.protocol.config import AdaptConfig, read_config
+    from r2no.realpdebench.protocol.run import run_adaptation
 
     wanted = read_config(AdaptConfig, config, options.given(**given))
     path = run_adaptation(wanted, reporter=Reporter(), command=command_line())
@@ -137,7 +139,8 @@ def evaluate(
     Example: r2no bench evaluate runs/cylinder-adapt/model.r2no --data ROOT --output scores.json
     """
     check_exists(model, "There is no checkpoint or artifact")
-    from r2no.realpdebench.protocol import EvaluateConfig, read_config, run_evaluation
+    from r2no.realpdebench.protocol.config import EvaluateConfig, read_config
+    from r2no.realpdebench.protocol.run import run_evaluation
 
     wanted = read_config(EvaluateConfig, config, options.given(model=model, **given))
     result = run_evaluation(wanted, reporter=Reporter())

@@ -34,7 +34,7 @@ def table(
 
     Example: r2no bench table main --run bench-out --format latex
     """
-    from r2no.realpdebench.study import study_sheet
+    from r2no.realpdebench.study.tables import study_sheet
 
     if frmse not in ("octant", "full"):
         raise ConfigError(f"`frmse` must be octant or full, but got `{frmse}`.")
@@ -54,7 +54,8 @@ def figure(
 
     Example: r2no bench figure diagnostic --run bench-out
     """
-    from r2no.realpdebench.study import draw, load_results
+    from r2no.realpdebench.study.figures import draw
+    from r2no.realpdebench.study.values import load_results
 
     folder = out or run / ("figures" if norm in (None, "ortho") else f"figures-{norm}")
     for path in draw(name, load_results(run, norm), run, folder):
@@ -76,7 +77,8 @@ def compare(
 
     Example: r2no bench compare --run bench-out --study main
     """
-    from r2no.realpdebench.study import compare_sheet, published_studies, results_by_norm
+    from r2no.realpdebench.study.tables import compare_sheet
+    from r2no.realpdebench.study.values import published_studies, results_by_norm
 
     results = results_by_norm(run).values()
     names = [study] if study else published_studies()

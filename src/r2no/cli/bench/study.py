@@ -67,7 +67,7 @@ def _chosen(
 
 def _configs(study: dict[str, Any], **more: Any) -> list[Any]:
     """A ``BenchConfig`` for each norm that is asked for."""
-    from r2no.realpdebench.study import BenchConfig
+    from r2no.realpdebench.study.config import BenchConfig
 
     given = options.given(**study, **more)
     norms = given.pop("norms", ["ortho"])
@@ -95,7 +95,7 @@ def run(
 
     Example: r2no bench run --preset mini --out bench-out --system cylinder --backbone fno
     """
-    from r2no.realpdebench.study import run_bench
+    from r2no.realpdebench.study.run import run_bench
 
     here = {"device": device, "precision": precision, "workers": workers, "forecasts": forecasts}
     outcomes = []
@@ -131,8 +131,7 @@ def plan(
 
     Example: r2no bench plan --data ROOT --checkpoints checkpoints --jobs 4
     """
-    from r2no.realpdebench.study import plan_sheet
-    from r2no.realpdebench.study.hours import plan_jobs
+    from r2no.realpdebench.study.plan import plan_jobs, plan_sheet
 
     configs = _configs(study, device=device, precision=precision, forecasts=forecasts)
     if as_json:

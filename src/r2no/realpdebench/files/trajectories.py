@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from r2no.errors import DataError, FileDamagedError, GridMismatchError, R2NOError
-from r2no.realpdebench.files.splits import WindowStart
+from r2no.realpdebench.files.index import WindowStart
 from r2no.realpdebench.systems import Column, System
 
 Shape = tuple[int, int, int]

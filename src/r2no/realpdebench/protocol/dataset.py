@@ -17,8 +17,7 @@ from r2no.errors import ConfigError, NonFiniteError
 from r2no.realpdebench.files.arrow import ArrowTrajectories
 from r2no.realpdebench.files.folder import Folder, check_version
 from r2no.realpdebench.files.hdf5 import HDF5Trajectories
-from r2no.realpdebench.files.index import Index
-from r2no.realpdebench.files.splits import WindowStart
+from r2no.realpdebench.files.index import Index, WindowStart
 from r2no.realpdebench.files.trajectories import Trajectories
 from r2no.realpdebench.systems import (
     KINDS,

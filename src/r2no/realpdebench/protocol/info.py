@@ -16,8 +16,7 @@ from r2no._types import PathLike
 from r2no.checks import choice
 from r2no.errors import DataError, R2NOError
 from r2no.realpdebench.files.folder import GROUPS, Folder, check_version
-from r2no.realpdebench.files.index import Index
-from r2no.realpdebench.files.splits import WindowStart
+from r2no.realpdebench.files.index import Index, WindowStart
 from r2no.realpdebench.files.trajectories import Shape, Trajectories
 from r2no.realpdebench.protocol.dataset import open_trajectories
 from r2no.realpdebench.systems import KINDS, SPLITS, SYSTEMS, System, lookup

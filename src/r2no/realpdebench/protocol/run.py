@@ -11,20 +11,21 @@ from r2no.data.ahead import prepare
 from r2no.errors import ConfigError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
-from r2no.realpdebench.protocol.config import AdaptConfig, EvaluateConfig, TrainConfig
+from r2no.realpdebench.protocol.config import AdaptConfig, EvaluateConfig, TrainConfig, preset
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol, Remembered, score_operators
-from r2no.realpdebench.protocol.presets import preset
-from r2no.realpdebench.protocol.sources import (
+from r2no.realpdebench.protocol.inputs import (
     Source,
+    check_operator,
     is_artifact,
     open_artifact,
     open_source,
+    open_windows,
+    read_through,
     source_system,
     start_operator,
     with_names,
 )
-from r2no.realpdebench.protocol.windows import check_operator, open_windows, read_through
 from r2no.realpdebench.systems import SPLITS
 from r2no.runs.finish import ARTIFACT, SUMMARY, finish, summarise
 from r2no.settings import changed

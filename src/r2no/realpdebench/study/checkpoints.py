@@ -8,8 +8,8 @@ from r2no.errors import ConfigError
 from r2no.locks import sole_run
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.config import TrainConfig
+from r2no.realpdebench.protocol.inputs import open_windows
 from r2no.realpdebench.protocol.run import CHECKPOINT, run_training
-from r2no.realpdebench.protocol.windows import open_windows
 from r2no.realpdebench.study.config import BenchConfig
 from r2no.realpdebench.study.studies import BACKBONES, SourceName
 from r2no.realpdebench.study.values import published

@@ -15,8 +15,7 @@ from r2no.errors import ConfigError
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.config import BenchmarkConfig, TrainConfig
 from r2no.realpdebench.protocol.dataset import RealPDEBench
-from r2no.realpdebench.protocol.sources import Source, open_source
-from r2no.realpdebench.protocol.windows import open_windows
+from r2no.realpdebench.protocol.inputs import Source, open_source, open_windows
 from r2no.realpdebench.study.studies import BACKBONES, SourceName
 from r2no.realpdebench.systems import SPLITS, SYSTEMS
 from r2no.settings import valid
@@ -26,6 +25,7 @@ from r2no.training.config import Workers
 #: Results of the first format hold other estimates of the theory; all are read.
 FORMATS = ("r2no.bench/1", "r2no.bench/2")
 FORMAT = FORMATS[-1]
+BEYOND_FORMAT = "r2no.beyond/1"
 
 _MINI_TRAIN = {
     "small": True,
@@ -238,3 +238,19 @@ class Pair:
             return False
         found = storage.read_json(self.result)
         return (found.get("format"), found.get("key")) == (FORMAT, key)
+
+    def is_done(self, key: str) -> bool:
+        """Whether all that the pair is asked for is there."""
+        beyond = not self.config.beyond or is_beyond_done(self.result, key)
+        return self.is_scored(key) and beyond
+
+
+def beyond_file(result: Path) -> Path:
+    """The rows that the paper does not have, beside a pair's result."""
+    return result.with_name(f"{result.stem}.beyond.json")
+
+
+def is_beyond_done(result: Path, key: str) -> bool:
+    """Whether these rows are there and belong to this key."""
+    path = beyond_file(result)
+    return path.is_file() and storage.read_json(path).get("key") == key

@@ -7,9 +7,9 @@ from typing import Any
 from r2no import storage
 from r2no.errors import ConfigError
 from r2no.realpdebench.study.config import FORMAT
-from r2no.realpdebench.study.results import Results
 from r2no.realpdebench.study.sheets import Cell, Sheet, cells
 from r2no.realpdebench.study.studies import BACKBONES, SYSTEM_NAMES, study
+from r2no.realpdebench.study.values import Results
 
 FIELD_NAMES = {
     "target": "Target",

@@ -1,11 +1,24 @@
-"""Every readout of every study, from the sums of one pass; none evaluates the module again."""
+"""Every readout of every study from the sums of one pass, and the one pass that scores them all."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from r2no.adaptation import AdaptedModel, readouts
-from r2no.ensemble import FittedEnsemble
-from r2no.spectral import FourierCells
+from r2no.adaptation.named_readouts import roll_out
+from r2no.data.window import Windows
+from r2no.ensemble import DepthErrors, FittedEnsemble
+from r2no.progress import SILENT, Reporter
+from r2no.realpdebench.protocol.dataset import RealPDEBench
+from r2no.realpdebench.protocol.evaluation import MeasuredChannels, Protocol
+from r2no.realpdebench.study.theory import WINDOWS, Contraction
+from r2no.scoring import Depths, Metrics, Sample, score
+from r2no.spectral import FourierCells, forward
+from r2no.spectral.energy import spectrum_energy
+from r2no.spectral.transforms import channel_picker, space_last
 
 #: Eight orders of magnitude.
 RIDGE_SWEEP = tuple(10.0**power for power in range(-8, 1))
@@ -95,3 +108,129 @@ def _add_ridges(
             aliases[name] = "r2no"
         else:
             found[name] = _light(full.derive(ridge=ridge))
+
+
+SHOWN = ("source", "irno_final", "r2no")
+FRAMES = 5
+
+
+@dataclass
+class TestPass:
+    """What one pass over the test split leaves.
+
+    Attributes:
+        scores: All metrics of every readout and of ``source``.
+        errors: Squared errors by member, depth and band.
+        contraction: Estimates along some trajectories of the first member.
+        fields: Target and methods of one window at five frames, measured channels.
+        seconds: Where the time went.
+    """
+
+    __test__ = False  # not a test class
+
+    scores: dict[str, dict[str, float]]
+    errors: DepthErrors
+    contraction: Contraction
+    fields: dict[str, Tensor] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class SpectralDepths(Depths):
+    """Errors by depth from the transforms that the readouts need anyway; for complete targets.
+
+    F(y - h_ℓ) is F(y - h_0) - F(h_ℓ - h_0), so no iterate is transformed twice.
+    """
+
+    spectra = True
+
+    def iterate(self, member: int, depth: int, field: Tensor, spectrum: Tensor | None) -> None:
+        """Add ‖P_b(y - h_ℓ)‖²."""
+        if (member, depth) == (0, 0):
+            channels = channel_picker(self.errors.measured)
+            start = space_last(field[..., channels]).contiguous()
+            wanted = space_last(self.window.target[..., channels]) - start
+            grid = len(self.errors.cells.grid)
+            self._wanted = torch.view_as_real(forward(wanted.contiguous(), grid))
+        error = self._wanted if spectrum is None else self._wanted - spectrum
+        self.errors.put(member, depth, spectrum_energy(error, self.errors.cells))
+
+
+def run_pass(
+    model: AdaptedModel,
+    chosen: StudyReadouts,
+    windows: Windows,
+    protocol: Protocol,
+    *,
+    theory: int = WINDOWS,
+    reporter: Reporter = SILENT,
+) -> TestPass:
+    """Roll out each batch of ``windows`` once for everything that needs it.
+
+    ``theory`` is the number of windows that the contraction is estimated on.
+    """
+    measured = model.fields.measured
+    metrics = Metrics(measured, scored=protocol.scored)
+    depths = SpectralDepths(model.fit_errors.cleared())
+    contraction = Contraction(model.loops, windows, theory)
+    sample = Sample(SHOWN, len(windows) // 2)
+    checks = [MeasuredChannels(windows)] if isinstance(windows, RealPDEBench) else []
+    seconds = score(
+        roll_out(model, chosen.ensembles),
+        windows,
+        [*checks, depths, contraction, metrics, sample],
+        batch_size=model.settings.batch_size,
+        device=model.device,
+        title="all readouts on test",
+        reporter=reporter,
+    )
+    depths.errors.collect()
+    for check in checks:
+        check.check()
+    scores = metrics.compute()
+    frames = shown_frames(model.fields.horizon_frames)
+    return TestPass(
+        scores | {name: scores[other] for name, other in chosen.aliases.items()},
+        depths.errors,
+        contraction,
+        {name: field[frames][..., list(measured)] for name, field in sample.fields.items()},
+        seconds,
+    )
+
+
+def shown_frames(horizon: int) -> list[int]:
+    """Five forecast frames, evenly spaced, first and last included."""
+    count = min(FRAMES, horizon)
+    return [round(place * (horizon - 1) / max(count - 1, 1)) for place in range(count)]
+
+
+def diagnostic(errors: DepthErrors, fit: DepthErrors) -> dict[str, Any]:
+    """Change by depth and band, minima, depth-composition gap (M9, M10) of the first member."""
+    change = errors.change()[0]
+    best = [int(column.nan_to_num(torch.inf).argmin()) for column in change.T]
+    common = float(errors.total()[0].min()) / max(errors.windows, 1)
+    return {
+        "change": change.tolist(),
+        "frmse": errors.regional_frmse()[0].tolist(),
+        "best_depth_by_band": best,
+        "common_depth_fit": fit.best_depth(),
+        "common_depth_test": errors.best_depth(),
+        "gap": errors.gap(),
+        "common_error": common,
+        "rmse": errors.rmse().tolist(),
+        "squared": errors.squared[:1].tolist(),
+        "grid": list(errors.cells.grid),
+        "measured": list(errors.measured),
+        "windows": errors.windows,
+        "frames": errors.frames,
+    }
+
+
+def stored_errors(content: dict[str, Any]) -> DepthErrors:
+    """The errors of the first member that :func:`diagnostic` stored."""
+    return DepthErrors(
+        FourierCells.bands(tuple(content["grid"])),
+        tuple(content["measured"]),
+        torch.tensor(content["squared"], dtype=torch.float64),
+        windows=content["windows"],
+        frames=content["frames"],
+    )

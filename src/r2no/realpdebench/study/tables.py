@@ -9,7 +9,6 @@ from pathlib import Path
 
 from r2no.realpdebench.study.claims import claims
 from r2no.realpdebench.study.details import detail_sheet
-from r2no.realpdebench.study.results import Results, load_results, spectral_norm, study_values
 from r2no.realpdebench.study.sheets import Cell, Sheet, cells
 from r2no.realpdebench.study.studies import (
     BACKBONES,
@@ -20,7 +19,15 @@ from r2no.realpdebench.study.studies import (
     Study,
     study,
 )
-from r2no.realpdebench.study.values import Values, printed, published
+from r2no.realpdebench.study.values import (
+    Results,
+    Values,
+    load_results,
+    printed,
+    published,
+    spectral_norm,
+    study_values,
+)
 
 _MISSING = "-"
 NORMS = {
