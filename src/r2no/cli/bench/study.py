@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +12,8 @@ from rich.table import Table
 from r2no.cli import options
 from r2no.cli.app import bench_app, console, say
 from r2no.progress import Reporter
+from r2no.realpdebench.study.config import BenchConfig
 
-Device = Annotated[str | None, typer.Option(help="Where to compute: auto, cpu, cuda:1, ...")]
-Precision = Annotated[str | None, typer.Option(help="float32 (default), tf32 or bf16.")]
-Forecasts = Annotated[
-    str | None, typer.Option(help="Of the sources, on disk: keep (default), or drop once used.")
-]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
 Norms = Annotated[
     list[str] | None,
@@ -24,69 +21,30 @@ Norms = Annotated[
 ]
 
 
-def _chosen(
-    preset: Annotated[
-        str, typer.Option(help="paper, or mini: synthetic data, small networks.")
-    ] = "paper",
-    data: Annotated[
-        Path | None, typer.Option(help="Folder that holds one folder per system.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("bench-out"),
-    systems: Annotated[
-        list[str] | None, typer.Option("--system", help="Repeat for several.")
-    ] = None,
-    backbones: Annotated[
-        list[str] | None, typer.Option("--backbone", help="Repeat for several.")
-    ] = None,
-    sources: Annotated[
-        list[str] | None, typer.Option("--source", help="finetune, pretrained; default both.")
-    ] = None,
-    checkpoints: Annotated[
-        Path | None, typer.Option(help="Released weights, SYSTEM/BACKBONE/PARADIGM.pth.")
-    ] = None,
-    dpot: Annotated[Path | None, typer.Option(help="DPOT's released backbone.")] = None,
-    members: Annotated[int | None, typer.Option(help="Repair modules; published: 3.")] = None,
-    compat: Annotated[
-        str | None, typer.Option(help="benchmark: score as the benchmark does.")
-    ] = None,
-    extent: Annotated[str | None, typer.Option(help="corner (default) or ellipse.")] = None,
-    norms: Norms = None,
-    weight_exponent: Annotated[
-        float | None, typer.Option(help="p of the window weight; published: 1.")
-    ] = None,
-    statistics: Annotated[str | None, typer.Option(help="exact, benchmark, or a file.")] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Windows per batch when not training.")
-    ] = None,
-    accept: Annotated[
-        bool, typer.Option("--accept", help="Use released files known not to work.")
-    ] = False,
-) -> None:
-    """Which study, wherever it runs: fields of ``BenchConfig``, and several norms."""
+def _chosen(*more: str, **flags: str) -> Callable[[options.Command], options.Command]:
+    """Options that say which study, wherever it runs, and ``more`` fields of its config."""
+    fields = options.fields(
+        BenchConfig,
+        *("preset", "data", "out", "checkpoints", "dpot", "members", "compat", "extent"),
+        *("weight_exponent", "statistics", "batch_size", *more),
+        systems="--system",
+        backbones="--backbone",
+        sources="--source",
+        accept="--accept",
+        **flags,
+    )
+    return options.also(fields, first=True)
 
 
-def _configs(study: dict[str, Any], **more: Any) -> list[Any]:
-    """A ``BenchConfig`` for each norm that is asked for."""
-    from r2no.realpdebench.study.config import BenchConfig
-
-    given = options.given(**study, **more)
-    norms = given.pop("norms", ["ortho"])
-    return [BenchConfig.of(**given, norm=norm) for norm in norms]
+def _configs(norms: list[str] | None, study: dict[str, Any]) -> list[BenchConfig]:
+    """A config for each norm that is asked for."""
+    return [BenchConfig.of(**options.given(**study), norm=norm) for norm in norms or ["ortho"]]
 
 
 @bench_app.command("run")
-@options.also(_chosen, first=True)
+@_chosen("device", "precision", "workers", "forecasts", beyond="--beyond")
 def run(
-    device: Device = None,
-    precision: Precision = None,
-    workers: Annotated[
-        str | None,
-        typer.Option(help="Processes that read ahead in training: auto (default), 0, 2."),
-    ] = None,
-    forecasts: Forecasts = None,
-    beyond: Annotated[
-        bool, typer.Option("--beyond", help="Also r2no's default fit, for `table beyond`.")
-    ] = False,
+    norms: Norms = None,
     jobs: Jobs = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each process.")] = None,
     **study: Any,
@@ -97,12 +55,11 @@ def run(
     """
     from r2no.realpdebench.study.run import run_bench
 
-    here = {"device": device, "precision": precision, "workers": workers, "forecasts": forecasts}
-    outcomes = []
-    for config in _configs(study, **here, beyond=beyond):
+    configs, outcomes = _configs(norms, study), []
+    for config in configs:
         outcomes += run_bench(config, jobs=jobs, threads=threads, reporter=Reporter())
     failed = [outcome for outcome in outcomes if outcome.state == "failed"]
-    out = study["out"]
+    out = configs[0].out
     say(
         f"{len(outcomes) - len(failed)} of {len(outcomes)} results are in {out}/results. "
         f"Show them with `r2no bench table main --run {out}`."
@@ -114,11 +71,9 @@ def run(
 
 
 @bench_app.command("plan")
-@options.also(_chosen, first=True)
+@_chosen("device", "precision", "forecasts")
 def plan(
-    device: Device = None,
-    precision: Precision = None,
-    forecasts: Forecasts = None,
+    norms: Norms = None,
     jobs: Jobs = 1,
     calibrate: Annotated[bool, typer.Option(help="Time unit costs on this machine.")] = True,
     as_json: Annotated[
@@ -133,7 +88,7 @@ def plan(
     """
     from r2no.realpdebench.study.plan import plan_jobs, plan_sheet
 
-    configs = _configs(study, device=device, precision=precision, forecasts=forecasts)
+    configs = _configs(norms, study)
     if as_json:
         typer.echo(json.dumps([plan_jobs(config, tflops=tflops) for config in configs], indent=2))
         return
@@ -142,8 +97,9 @@ def plan(
 
 
 @bench_app.command("submit")
-@options.also(_chosen)
+@_chosen()
 def submit(
+    norms: Norms = None,
     executor: Annotated[str, typer.Option(help="slurm, or local: run the jobs here.")] = "slurm",
     cluster: Annotated[
         Path | None, typer.Option(help="YAML: partition, gpus, memory, minutes, stages, ...")
@@ -170,11 +126,11 @@ def submit(
     size = {"gpus": gpus, "processes": processes, "cpus": cpus}
     asked = options.given(partition=partition, **size, memory=memory, minutes=minutes)
     wanted = ClusterConfig(**{**stored, **asked})
-    names: list[str] = []
-    for config in _configs(study):
+    configs, names = _configs(norms, study), []
+    for config in configs:
         names += submit_study(config, wanted, executor=executor, reporter=Reporter())
-    verb = "Ran" if executor == "local" else "Queued"
-    say(f"{verb} {len(names)} jobs. See how they do with `r2no bench status --run {study['out']}`.")
+    verb, out = "Ran" if executor == "local" else "Queued", configs[0].out
+    say(f"{verb} {len(names)} jobs. See how they do with `r2no bench status --run {out}`.")
 
 
 @bench_app.command("status")
