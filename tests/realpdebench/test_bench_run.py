@@ -532,10 +532,10 @@ def test_released_cno_is_refused_until_it_is_accepted(data, tmp_path):
     given = {"preset": "mini", "data": data, "out": tmp_path / "out", "systems": ("cylinder",)}
     given |= {"backbones": ("cno",), "checkpoints": tmp_path / "weights"}
     study = BenchConfig.of(**given)
-    assert released(study, "cylinder", "cno", "pretrained") is None
+    assert released(Pair(study, "cylinder", "cno", "pretrained")) is None
     message = r"finetune\.pth.*does not work.*0\.03524.*--accept"
     for refused in (
-        lambda: released(study, "cylinder", "cno", "finetune"),
+        lambda: released(Pair(study, "cylinder", "cno", "finetune")),
         lambda: run_bench(study),
         lambda: plan_sheet(study, calibrate=False),
     ):
@@ -543,7 +543,7 @@ def test_released_cno_is_refused_until_it_is_accepted(data, tmp_path):
             refused()
     assert not (tmp_path / "out").exists()  # before any work
     accepted = BenchConfig.of(**given, accept=True)
-    assert released(accepted, "cylinder", "cno", "finetune") == path
+    assert released(Pair(accepted, "cylinder", "cno", "finetune")) == path
     assert accepted.settings_key() == study.settings_key()
 
 
@@ -554,7 +554,7 @@ def test_cno_that_r2no_finetuned_is_taken(run, data, tmp_path):
     path.parent.mkdir(parents=True)
     shutil.copy(made, path)
     given = {"preset": "mini", "data": data, "checkpoints": tmp_path / "weights"}
-    assert released(BenchConfig.of(**given), "cylinder", "cno", "finetune") == path
+    assert released(Pair(BenchConfig.of(**given), "cylinder", "cno", "finetune")) == path
 
 
 def test_paper_preset_is_the_published_setting():

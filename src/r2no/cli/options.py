@@ -65,8 +65,9 @@ def fields(config: type[BaseModel], *names: str, **flags: str) -> list[Parameter
     for name in (*names, *flags) or known:
         field = config.model_fields[name]
         shown = typer.Option(*filter(None, [flags.get(name)]), help=field.description)
-        kind = Annotated[_parsed(field.annotation) | None, shown]
-        found.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind))
+        kind: Any = _parsed(field.annotation)
+        option = Annotated[kind | None, shown]
+        found.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=option))
     return found
 
 

@@ -1,6 +1,6 @@
 """The declared study: which pairs, from which sources, with which choices; two presets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from r2no.checks import choice
 from r2no.devices import Precision
 from r2no.errors import ConfigError
 from r2no.progress import Reporter
-from r2no.realpdebench.protocol.config import BenchmarkConfig, TrainConfig, option
+from r2no.realpdebench.protocol.config import BenchmarkConfig, Preset, TrainConfig, option
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.inputs import Source, open_source, open_windows
 from r2no.realpdebench.study.studies import BACKBONES, SOURCES, SourceName
@@ -120,6 +120,14 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
             if source == "finetune" or backbone in self.pretrained_backbones
         )
 
+    def pairs(self) -> list["Pair"]:
+        """All pairs, those of a unit one after another."""
+        return [
+            Pair(self, system, backbone, source)
+            for system, backbone in self.units()
+            for source in self.sources_of(backbone)
+        ]
+
     def adapt(self) -> AdaptSettings:
         """Settings of the adaptation."""
         common: dict[str, Any] = {"norm": self.norm, "checkpointing": self.checkpointing}
@@ -206,6 +214,14 @@ class Pair:
     def name(self) -> str:
         """What files and messages call the pair."""
         return f"{self.system}-{self.backbone}-{self.source}"
+
+    def starting_from(self, source: SourceName) -> "Pair":
+        """The pair of the same system and backbone with another source."""
+        return replace(self, source=source)
+
+    def published(self) -> Preset:
+        """How long and in which batches its backbone is trained."""
+        return self.config.train(self.system, self.backbone, paradigm="numerical").resolved()
 
     @property
     def result(self) -> Path:

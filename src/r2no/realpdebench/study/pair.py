@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from r2no import devices, ranks, storage
-from r2no.adaptation import AdaptedModel, adapt, load, readouts
+from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, load, readouts
 from r2no.adaptation.model import versions
 from r2no.adaptation.named_readouts import further_forecasts, roll_out
 from r2no.data.window import Windows
@@ -43,26 +43,15 @@ def run_pair(place: Pair, checkpoint: Path, reporter: Reporter) -> bool:
     with sole_run(place.result), sole_run(place.folder(key) / ARTIFACT):
         if ranks.agreed(place.is_done(key)):
             return False
-        _run(place, checkpoint, windows, key, reporter)
+        source = place.open(checkpoint, reporter)
+        check_operator(source.operator, windows["test"])
+        protocol = Protocol(place.config.batch_size, place.config.compat, source.normalisers)
+        if not place.is_scored(key):
+            model = _adapted(place, source, windows, key, reporter)
+            score_pair(place, key, model, windows, protocol=protocol, reporter=reporter)
+        if place.config.beyond:
+            run_beyond(place, key, source, windows, protocol, reporter)
     return True
-
-
-def _run(
-    place: Pair,
-    checkpoint: Path,
-    windows: dict[str, RealPDEBench],
-    key: str,
-    reporter: Reporter,
-) -> None:
-    """Adapt the pair if that is not done, score it and write its result."""
-    source = place.open(checkpoint, reporter)
-    check_operator(source.operator, windows["test"])
-    protocol = Protocol(place.config.batch_size, place.config.compat, source.normalisers)
-    if not place.is_scored(key):
-        model = _adapted(place, source, windows, key, reporter)
-        score_pair(place, key, model, windows, protocol=protocol, reporter=reporter)
-    if place.config.beyond:
-        run_beyond(place, key, source, windows, protocol, reporter)
 
 
 def score_pair(
@@ -98,17 +87,29 @@ def _adapted(
     path = place.folder(key) / ARTIFACT
     if ranks.agreed(is_artifact(path)):
         return load(path, source.operator, device=place.config.device)
-    model = adapt(
+    model = _fitted(place, source, windows, key, place.config.adapt(), reporter)
+    with_names(model, source).save(path)
+    return load(path, source.operator, device=place.config.device)
+
+
+def _fitted(
+    place: Pair,
+    source: Source,
+    windows: Mapping[str, Windows],
+    key: str,
+    settings: AdaptSettings,
+    reporter: Reporter,
+) -> AdaptedModel:
+    """The pair adapted with some settings; modules are kept in its work folder."""
+    return adapt(
         source.operator,
         windows["train"],
         windows["val"],
-        settings=place.config.adapt(),
+        settings=settings,
         normalisers=source.normalisers,
-        folder=path.parent / "work",
+        folder=place.folder(key) / "work",
         reporter=reporter,
     )
-    with_names(model, source).save(path)
-    return load(path, source.operator, device=place.config.device)
 
 
 def _result(
@@ -132,7 +133,7 @@ def _result(
         "steps": loops.steps,
         "windows": {split: len(one) for split, one in windows.items()},
         "readouts": found.scores,
-        "ridges": chosen.ridges(),
+        "ridges": {name: one.ridge for name, one in chosen.ensembles.items()},
         "diagnostic": diagnostic(found.errors, model.fit_errors),
         "cost": _cost(model, found, len(windows["test"])),
         "data": {split: one.fingerprint for split, one in windows.items()},
@@ -183,15 +184,7 @@ def run_beyond(
     The modules are those of the paper's pass, found in its work folder; one pass over the fit split
     and one over the test split come on top. Nothing of the paper's result changes.
     """
-    model = adapt(
-        source.operator,
-        windows["train"],
-        windows["val"],
-        settings=place.config.beyond_adapt(),
-        normalisers=source.normalisers,
-        folder=place.folder(key) / "work",
-        reporter=reporter,
-    )
+    model = _fitted(place, source, windows, key, place.config.beyond_adapt(), reporter)
     fields, members = model.fields, len(model.loops.modules)
     names = {f"r2no_m{members}": "beyond", "r2no_m1": "beyond_m1", "r2no_m0": "beyond_m0"}
     found = readouts(model)

@@ -68,11 +68,7 @@ def plan_sheet(config: BenchConfig, *, jobs: int = 1, calibrate: bool = True) ->
     prepare_data(config)
     timer = _Timer(config) if calibrate else None
     rows, seconds, evaluations, disk = [], 0.0, 0, 0.0
-    plans = [
-        pair_plan(Pair(config, system, backbone, source))
-        for system, backbone in config.units()
-        for source in config.sources_of(backbone)
-    ]
+    plans = [pair_plan(place) for place in config.pairs()]
     for plan in plans:
         place = plan.place
         cost = timer.seconds(plan) if timer else math.nan
@@ -120,22 +116,22 @@ def pair_plan(place: Pair) -> PairPlan:
 
 def _checkpoint_state(place: Pair) -> tuple[str, int, int, Path | None]:
     """State, updates and batch of the trainings that are missing, and the file if it is there."""
-    config, system, backbone = place.config, place.system, place.backbone
     chain: tuple[SourceName, ...] = ("pretrained",)
     if place.source == "finetune":
         chain = ("pretrained", "finetune")
     start: Path | None = None
     missing, batch = 0, 1
-    given = released(config, system, backbone, place.source)
+    given = released(place)
     if given is not None:
         return "released", 0, 1, given
     for source in chain:
-        path = released(config, system, backbone, source)
+        one = place.starting_from(source)
+        path = released(one)
         if path is None and not missing:
-            train = source_config(config, system, backbone, source, start)
+            train = source_config(one, start)
             path = train.folder / CHECKPOINT if finished(train) else None
         if path is None:
-            row = config.train(system, backbone, paradigm="numerical").resolved()
+            row = one.published()
             missing, batch = missing + row.updates, row.batch_size
         start = path
     return ("to train", missing, batch, None) if missing else ("cached", 0, batch, start)
@@ -253,11 +249,11 @@ class _Counter:
         """Floating point operations of a job."""
         if job.pair is None:
             return 0.0
-        system, backbone, _ = job.pair
+        system, backbone = job.pair.system, job.pair.backbone
         fields, sizes = self._sizes(system)
         settings = self._config.adapt()
         if job.stage == "source":
-            row = self._config.train(system, backbone, paradigm="numerical").resolved()
+            row = job.pair.published()
             return _TRAINING * row.updates * row.batch_size * self._network(system, backbone)
         if job.stage == "h0":
             return (sizes["train"] + sizes["val"]) * self._network(system, backbone)
@@ -273,7 +269,7 @@ class _Counter:
         """Bytes of the forecasts that a job keeps, which are nearly all."""
         if job.stage != "h0" or job.pair is None:
             return 0.0
-        fields, sizes = self._sizes(job.pair[0])
+        fields, sizes = self._sizes(job.pair.system)
         return float(forecast_bytes(fields, sizes["train"] + sizes["val"]))
 
     def _of_network(self, system: str, backbone: str) -> float:

@@ -1,6 +1,7 @@
 """Every readout of every study from the sums of one pass, and the one pass that scores them all."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,52 +34,28 @@ class StudyReadouts:
     ensembles: dict[str, FittedEnsemble]
     aliases: dict[str, str]
 
-    def ridges(self) -> dict[str, float | None]:
-        """The penalty of each fitted readout."""
-        return {name: e.ridge for name, e in self.ensembles.items()}
-
 
 def study_readouts(model: AdaptedModel) -> StudyReadouts:
-    """The readouts of all studies.
+    """The readouts of all studies; those derived here predict without a copy of the sums.
 
     ``r2no`` combines all members in the full partition; ``no_*`` drop an axis or the base column,
     each with its own choice of ridge; ``columns_J`` retain fewer depths; ``ridge_x`` fix λ = x.
     """
-    members = len(model.loops.modules)
-    found = readouts(model)
-    found["r2no"] = found.pop(f"r2no_m{members}") if members > 1 else model.ensemble
-    found |= {name: _light(e) for name, e in _partitions(model.ensemble).items()}
-    found["no_base"] = _light(model.ensemble.derive(base_column=False))
-    aliases: dict[str, str] = {}
-    _add_columns(model.ensemble, found, aliases)
-    _add_ridges(model.ensemble, found, aliases)
+    full, cells, members = model.ensemble, model.ensemble.cells, len(model.loops.modules)
+    found, aliases = readouts(model), {}
+    found["r2no"] = found.pop(f"r2no_m{members}") if members > 1 else full
+    axes: dict[str, Any] = {"radial": cells.radial, "angular": cells.angular}
+    for name, dropped in (("radial", 1), ("angular", 1), ("shared_channels", True)):
+        coarse = FourierCells.polar(cells.grid, **axes | {name: dropped}, extent=cells.extent)
+        key = "no_channel" if name == "shared_channels" else f"no_{name}"
+        found[key] = full.derive(cells=coarse).without_sums()
+    found["no_base"] = full.derive(base_column=False).without_sums()
+    for name, change in _sweeps(full):
+        if change:
+            found[name] = full.derive(**change).without_sums()
+        else:
+            aliases[name] = "r2no"
     return StudyReadouts(found, aliases)
-
-
-def _light(ensemble: FittedEnsemble) -> FittedEnsemble:
-    """Without its copy of the sums; it predicts the same."""
-    return ensemble.without_sums()
-
-
-def _partitions(full: FittedEnsemble) -> dict[str, FittedEnsemble]:
-    """The ensemble with one axis of the partition dropped at a time."""
-    cells = full.cells
-
-    def without(*, radial: int, angular: int, shared: bool = False) -> FittedEnsemble:
-        coarse = FourierCells.polar(
-            cells.grid,
-            radial=radial,
-            angular=angular,
-            extent=cells.extent,
-            shared_channels=shared,
-        )
-        return full.derive(cells=coarse)
-
-    return {
-        "no_radial": without(radial=1, angular=cells.angular),
-        "no_angular": without(radial=cells.radial, angular=1),
-        "no_channel": without(radial=cells.radial, angular=cells.angular, shared=True),
-    }
 
 
 def retained_depths(steps: int, number: int) -> tuple[int, ...]:
@@ -86,28 +63,15 @@ def retained_depths(steps: int, number: int) -> tuple[int, ...]:
     return tuple(math.ceil(place * steps / number) for place in range(1, number + 1))
 
 
-def _add_columns(
-    full: FittedEnsemble, found: dict[str, FittedEnsemble], aliases: dict[str, str]
-) -> None:
+def _sweeps(full: FittedEnsemble) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of the sweeps and what they change; nothing where that is the ensemble as it is."""
     steps = full.columns.depths[-1]
     for number in sorted({*(n for n in RETAINED if n < steps), steps}):
         columns = full.columns.restricted(depths=retained_depths(steps, number))
         name = f"columns_{columns.number:03d}"
-        if number == steps:
-            aliases[name] = "r2no"
-        else:
-            found[name] = _light(full.derive(depths=columns.depths))
-
-
-def _add_ridges(
-    full: FittedEnsemble, found: dict[str, FittedEnsemble], aliases: dict[str, str]
-) -> None:
+        yield name, {} if number == steps else {"depths": columns.depths}
     for ridge in RIDGE_SWEEP:
-        name = f"ridge_{ridge:.0e}"
-        if ridge == full.ridge:
-            aliases[name] = "r2no"
-        else:
-            found[name] = _light(full.derive(ridge=ridge))
+        yield f"ridge_{ridge:.0e}", {} if ridge == full.ridge else {"ridge": ridge}
 
 
 SHOWN = ("source", "irno_final", "r2no")

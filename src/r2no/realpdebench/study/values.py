@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -154,16 +154,14 @@ def published(name: str) -> Values:
         numbers |= {k: v for k, v in main.items() if k[2] == key and k[0] in backbones}
     rows = [row for row in wanted.rows if wanted.budget]
     budgets = {row.key: repair_budget(row.readout, members=3, steps=12) for row in rows}
-    return Values(numbers, _labels(wanted), budgets=budgets)
+    labels = {row.key: _labelled(row, members=3, steps=12) for row in wanted.rows}
+    return Values(numbers, labels, budgets=budgets)
 
 
-def _labels(wanted: Study) -> dict[str, str]:
-    """The paper's run has three members and twelve steps."""
-    names = {"(all members)": "(M=3)", "(final depth)": "(l=12)"}
-    labels = {row.key: row.label for row in wanted.rows}
-    for old, new in names.items():
-        labels = {key: label.replace(old, new) for key, label in labels.items()}
-    return labels
+def _labelled(row: Row, *, members: int, steps: int) -> str:
+    """The label of a row, with the sizes of a run."""
+    text = row.label.replace("(all members)", f"(M={members})")
+    return text.replace("(final depth)", f"(l={steps})")
 
 
 def _numbers(name: str) -> dict[tuple[str, str, str, str], float]:
@@ -294,16 +292,14 @@ def _selected(wanted: Study, results: Results) -> frozenset[tuple[str, str, str]
 def study_rows(wanted: Study, results: Results) -> list[Row]:
     """The rows of a study, those of a sweep included, labelled for this run."""
     first = next(iter(results.values()))
-    names = {"(all members)": f"(M={first['members']})", "(final depth)": f"(l={first['steps']})"}
     rows = list(wanted.rows)
     if wanted.prefix:
         found = [name for name in first["readouts"] if name.startswith(wanted.prefix)]
         rows += [Row(name, _sweep_label(name), name) for name in sorted(found, key=_sweep_value)]
     if wanted.reference is not None:
         rows.append(wanted.reference)
-    for old, new in names.items():
-        rows = [Row(r.key, r.label.replace(old, new), r.readout, r.source) for r in rows]
-    return rows
+    size = {"members": first["members"], "steps": first["steps"]}
+    return [replace(row, label=_labelled(row, **size)) for row in rows]
 
 
 def _sweep_value(name: str) -> float:
