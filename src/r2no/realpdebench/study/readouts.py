@@ -26,6 +26,9 @@ RIDGE_SWEEP = tuple(10.0**power for power in range(-8, 1))
 #: Retained depths per member; twelve steps give 4, 7, 10, 13, 19, 25 and 37 columns for M = 3.
 RETAINED = (1, 2, 3, 4, 6, 8, 12)
 
+#: Methods and number of frames that the qualitative figure shows.
+SHOWN, FRAMES = ("source", "irno_final", "r2no"), 5
+
 
 @dataclass(frozen=True)
 class StudyReadouts:
@@ -72,10 +75,6 @@ def _sweeps(full: FittedEnsemble) -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, {} if number == steps else {"depths": columns.depths}
     for ridge in RIDGE_SWEEP:
         yield f"ridge_{ridge:.0e}", {} if ridge == full.ridge else {"ridge": ridge}
-
-
-SHOWN = ("source", "irno_final", "r2no")
-FRAMES = 5
 
 
 @dataclass
