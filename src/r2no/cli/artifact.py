@@ -13,6 +13,10 @@ from r2no.cli.moved import HalfMoved
 from r2no.errors import ConfigError
 from r2no.progress import Reporter
 
+Artifact = Annotated[Path, typer.Argument(help="Folder that `r2no adapt` wrote.")]
+TrustSource = Annotated[
+    bool, typer.Option(help="Import the factory, or open the program, the artifact names.")
+]
 Measured = Annotated[
     list[str],
     typer.Argument(help="NetCDF, Zarr, HDF5, MATLAB, npz or npy files, folders or patterns."),
@@ -23,7 +27,7 @@ _NAMED = 10  # unfamiliar windows
 @app.command()
 @options.also(options.opening)
 def predict(
-    artifact: options.Artifact,
+    artifact: Artifact,
     data: Measured,
     out: Annotated[Path, typer.Option(help="File to write: *.nc or *.zarr.")] = Path("forecast.nc"),
     origins: Annotated[
@@ -39,7 +43,7 @@ def predict(
     source: Annotated[
         Path | None, typer.Option(help="Checkpoint of the source, if not in the artifact.")
     ] = None,
-    trust_source: options.TrustSource = False,
+    trust_source: TrustSource = False,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Forecasts at a time.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace a file of other origin.")] = False,
     device: options.Device = "auto",
@@ -113,10 +117,10 @@ def _unfamiliar(path: Path) -> list[str]:
 
 @app.command(cls=HalfMoved)
 def evaluate(
-    artifact: options.Artifact,
+    artifact: Artifact,
     split: Annotated[str, typer.Option(help="train, fit or test.")] = "test",
-    output: options.AlsoWrite = None,
-    trust_source: options.TrustSource = False,
+    output: Annotated[Path | None, typer.Option(help="Also write the JSON here.")] = None,
+    trust_source: TrustSource = False,
     device: options.Device = "auto",
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Windows at a time; default as the artifact says.")

@@ -11,22 +11,11 @@ from pydantic import BaseModel
 
 from r2no.errors import ConfigError
 
-Config = Annotated[
-    Path, typer.Argument(help="YAML file: data, source, adapt, out; see `r2no schema`.")
-]
-Artifact = Annotated[Path, typer.Argument(help="Folder that `r2no adapt` wrote.")]
 Device = Annotated[
     str,
     typer.Option(help="Where to compute: auto (an accelerator if there is one), cpu, cuda:1, ..."),
 ]
-DeviceOfFile = Annotated[
-    str | None, typer.Option("--device", help="Where to compute: auto, cpu, cuda:1, mps.")
-]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-AlsoWrite = Annotated[Path | None, typer.Option(help="Also write the JSON here.")]
-TrustSource = Annotated[
-    bool, typer.Option(help="Import the factory, or open the program, the artifact names.")
-]
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

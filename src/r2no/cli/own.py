@@ -14,15 +14,22 @@ from r2no.cli.app import app, command_line, console, say, shown, what_helped
 from r2no.cli.moved import HalfMoved, config_told
 from r2no.progress import Reporter
 
+Config = Annotated[
+    Path, typer.Argument(help="YAML file: data, source, adapt, out; see `r2no schema`.")
+]
+DeviceOfFile = Annotated[
+    str | None, typer.Option("--device", help="Where to compute: auto, cpu, cuda:1, mps.")
+]
+
 
 @app.command(cls=HalfMoved)
 def adapt(
-    config: options.Config,
+    config: Config,
     out: Annotated[Path | None, typer.Option(help="Folder, instead of the file's.")] = None,
     members: Annotated[int | None, typer.Option(help="Repair modules; 0 trains none.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Time to spend.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the first module.")] = None,
-    device: options.DeviceOfFile = None,
+    device: DeviceOfFile = None,
 ) -> None:
     """Adapt your operator to your measurements, as CONFIG says.
 
@@ -55,11 +62,11 @@ _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 @app.command()
 def doctor(
-    config: options.Config,
+    config: Config,
     full: Annotated[
         bool, typer.Option(help="Compare the frames of the splits however large the data are.")
     ] = False,
-    device: options.DeviceOfFile = None,
+    device: DeviceOfFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check data, splits, source, units, one batch through everything, time, disk and memory.

@@ -1,7 +1,6 @@
 """The demo: the whole method on the built-in wake, from simulation to a table and figures."""
 
 import copy
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -264,7 +263,7 @@ def _by_depth(model: AdaptedModel, errors: DepthErrors) -> dict[str, Any]:
     return {
         "best_depth": model.fit_errors.best_depth(),
         "depth_composition_gap": errors.gap(),
-        "depth_change_by_band": json.loads(json.dumps(errors.change()[0].tolist())),
+        "depth_change_by_band": errors.change()[0].tolist(),
     }
 
 

@@ -59,9 +59,7 @@ class HDF5Trajectories(Trajectories):
             yield None
             return
         try:
-            with np.errstate(
-                over="ignore"
-            ):  # too large a number becomes infinite, reported as such
+            with np.errstate(over="ignore"):  # too large becomes infinite, and is reported as such
                 block = array[start:stop].astype(np.float32, copy=False)
         except OSError as error:
             raise FileDamagedError(

@@ -77,8 +77,7 @@ def _theory(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
 
 def has_theory(content: dict[str, Any]) -> bool:
     """Whether a result holds today's estimates, not those of the first format."""
-    result: bool = content["format"] == FORMAT
-    return result
+    return bool(content["format"] == FORMAT)
 
 
 def _digits(value: float) -> str:

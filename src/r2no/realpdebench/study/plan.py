@@ -39,6 +39,7 @@ from r2no.realpdebench.study.studies import BACKBONES, SYSTEM_NAMES, SourceName
 from r2no.runs.finish import ARTIFACT
 
 _TITLES = ("Backbone", "System", "Source", "checkpoint", "adaptation", "scores")
+_TRAINING = 3  # a step with its gradient, in evaluations
 _HALVES = 2  # groups of windows that a published fit keeps sums of
 _NUMBERS = ("evaluations", "minutes", "disk MB")
 
@@ -204,9 +205,6 @@ class _Timer:
             each = self._backbone(plan.place.system, plan.place.backbone)
             total += plan.updates * plan.batch * each
         return total
-
-
-_TRAINING = 3  # a step with its gradient, in evaluations
 
 
 def plan_jobs(config: BenchConfig, *, tflops: float) -> dict[str, Any]:

@@ -117,7 +117,10 @@ def compare_sheet(name: str, results: Results, *others: Results) -> Sheet:
     ``others`` are results of the same study with another norm of the spectral loss, set beside.
     """
     wanted, theirs = study(name), published(name)
-    runs = {_norm(one): study_values(wanted, one) for one in (results, *others)}
+    runs = {
+        spectral_norm(next(iter(one.values()))): study_values(wanted, one)
+        for one in (results, *others)
+    }
     ours = next(iter(runs.values()))
     lines: list[tuple[Cell, ...]] = []
     differences: dict[str, list[float]] = {norm: [] for norm in runs}
@@ -142,10 +145,6 @@ def compare_sheet(name: str, results: Results, *others: Results) -> Sheet:
     return Sheet(
         title, tuple(("", name) for name in titles), tuple(lines), _notes(presets, differences)
     )
-
-
-def _norm(results: Results) -> str:
-    return spectral_norm(next(iter(results.values())))
 
 
 def _notes(presets: set[str], differences: dict[str, list[float]]) -> tuple[str, ...]:
