@@ -56,11 +56,7 @@ class ArrowTrajectories(Trajectories):
                 f"{system.name} --kind {kind}`."
             )
         self._rows = dict(sorted(rows.items()))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the trajectories in the shards that are there."""
-        return tuple(self._rows)
+        self.names = tuple(self._rows)
 
     def shape(self, name: str) -> Shape:
         """Frames, height and width of a row."""

@@ -16,9 +16,12 @@ from r2no.realpdebench.systems import COMBUSTION_FIELDS, KINDS, Number, System, 
 
 @dataclass(frozen=True)
 class TinyPlan:
-    """Grids (real, numerical) keep the ratio of the full data, so strides give one grid."""
+    """What a small data set holds: trajectories, named by ``parameters``, grids and windows.
 
-    sim_ids: tuple[str, ...]
+    Grids (real, numerical) keep the ratio of the full data, so strides give one grid.
+    """
+
+    parameters: str
     grids: tuple[tuple[int, int], tuple[int, int]]
     interval: int
     trunk_frames: int
@@ -26,33 +29,38 @@ class TinyPlan:
     held_out: int
     aspect: float = 2.0
 
+    @property
+    def sim_ids(self) -> tuple[str, ...]:
+        """Names of the trajectories."""
+        return tuple(f"{one}.h5" for one in self.parameters.split())
+
     def grid(self, kind: str) -> tuple[int, int]:
         """Height and width of one kind."""
         return self.grids[KINDS.index(kind)]
 
 
-_SIM_IDS = {
-    "cylinder": "1800 2156 2906 3843 4875 6093 7406 8812 10312 11812",
-    "controlled_cylinder": (
-        "1781_0.5 3750_0.7 3750_0.9 3750_1.1 6000_0.7 6000_0.9 6000_1.1 9843_1.4"
+PLANS = {  # windows: interval, trunk, trajectories held in and held out
+    "cylinder": TinyPlan(
+        "1800 2156 2906 3843 4875 6093 7406 8812 10312 11812", ((8, 16), (16, 32)), 5, 14, 2, 2
     ),
-    "fsi": (
+    "controlled_cylinder": TinyPlan(
+        "1781_0.5 3750_0.7 3750_0.9 3750_1.1 6000_0.7 6000_0.9 6000_1.1 9843_1.4",
+        ((8, 16), (16, 32)),
+        *(5, 16, 1, 2),
+    ),
+    "fsi": TinyPlan(
         "3272_18.2_0.8_1 3272_18.2_0.8_2 4091_18.2_0.8_1 "
-        "5318_20.8_0.8_1 6682_20.8_0.8_1 9068_20.8_0.8_2"
+        "5318_20.8_0.8_1 6682_20.8_0.8_1 9068_20.8_0.8_2",
+        ((16, 16), (16, 16)),
+        *(4, 11, 0, 2),
+        aspect=1.0,
     ),
-    "foil": "2968_0 6093_5 6093_10 6093_15 10312_5 10312_10 10312_15 17031_20",
-    "combustion": "0NH3_0.75 40NH3_1.1 60NH3_1",
-}
-_SETTINGS: dict[str, tuple[Any, ...]] = {  # in the order of the plan's fields
-    "cylinder": (((8, 16), (16, 32)), 5, 14, 2, 2),
-    "controlled_cylinder": (((8, 16), (16, 32)), 5, 16, 1, 2),
-    "fsi": (((16, 16), (16, 16)), 4, 11, 0, 2, 1.0),
-    "foil": (((16, 32), (16, 32)), 5, 14, 1, 1),
-    "combustion": (((16, 16), (16, 16)), 1, 7, 0, 0),
-}
-PLANS = {
-    name: TinyPlan(tuple(f"{one}.h5" for one in _SIM_IDS[name].split()), *settings)
-    for name, settings in _SETTINGS.items()
+    "foil": TinyPlan(
+        "2968_0 6093_5 6093_10 6093_15 10312_5 10312_10 10312_15 17031_20",
+        ((16, 32), (16, 32)),
+        *(5, 14, 1, 1),
+    ),
+    "combustion": TinyPlan("0NH3_0.75 40NH3_1.1 60NH3_1", ((16, 16), (16, 16)), 1, 7, 0, 0),
 }
 
 
