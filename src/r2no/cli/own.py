@@ -20,6 +20,7 @@ Config = Annotated[
 DeviceOfFile = Annotated[
     str | None, typer.Option("--device", help="Where to compute: auto, cpu, cuda:1, mps.")
 ]
+_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 @app.command(cls=HalfMoved)
@@ -55,9 +56,6 @@ def adapt(
             else f"Forecast with `r2no predict {path} DATA`."
         )
     )
-
-
-_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 @app.command()

@@ -20,6 +20,12 @@ Norms = Annotated[
     list[str] | None,
     typer.Option("--norm", help="Of the spectral loss: ortho (default), forward; repeat for both."),
 ]
+Study = Annotated[str, typer.Argument(help="main, combination-rule, ...; see --help.")]
+Run = Annotated[Path | None, typer.Option(help="Folder of a run; default the paper's numbers.")]
+Format = Annotated[str, typer.Option("--format", help="md, latex or csv.")]
+Norm = Annotated[
+    str | None, typer.Option(help="Results of this spectral loss, where the run has both.")
+]
 
 
 def _chosen(*more: str, **flags: str) -> Callable[[options.Command], options.Command]:
@@ -161,14 +167,6 @@ def status(
         if not follow or all(one.state not in ("waiting", "running") for one in found):
             return
         time.sleep(follow)
-
-
-Study = Annotated[str, typer.Argument(help="main, combination-rule, ...; see --help.")]
-Run = Annotated[Path | None, typer.Option(help="Folder of a run; default the paper's numbers.")]
-Format = Annotated[str, typer.Option("--format", help="md, latex or csv.")]
-Norm = Annotated[
-    str | None, typer.Option(help="Results of this spectral loss, where the run has both.")
-]
 
 
 @bench_app.command("table")

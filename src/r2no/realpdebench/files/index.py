@@ -22,6 +22,12 @@ from r2no.torch_files import read_torch
 
 WindowStart = tuple[str, int]  # trajectory name, first frame of the window
 Parameters = dict[str, tuple[Number, ...]]
+_MODE_GROUPS = {
+    "in_dist": GROUPS[:1],
+    "out_dist": GROUPS[1:2],
+    "seen": GROUPS[2:],
+    "unseen": GROUPS[:2],
+}
 
 
 @dataclass(frozen=True)
@@ -136,14 +142,6 @@ def _trunks(system: System, name: str) -> list[list[WindowStart]]:
         [(name, start) for start in range(low, min(low + length, _starts(system)), system.interval)]
         for low in range(0, math.ceil(system.frames / length) * length, length)
     ]
-
-
-_MODE_GROUPS = {
-    "in_dist": GROUPS[:1],
-    "out_dist": GROUPS[1:2],
-    "seen": GROUPS[2:],
-    "unseen": GROUPS[:2],
-}
 
 
 def load_pt(path: Path) -> Any:

@@ -27,6 +27,11 @@ from r2no.storage import scratch_folder, write_json
 
 Cell = tuple[pa.DataType, Any]  # Arrow type and value
 Rows = dict[str, Cell]
+_VERSION = {
+    "data_version": "2.0.1",
+    "min_code_version": "0.2.0",
+    "repo_url": "https://github.com/AI4Science-WestlakeU/RealPDEBench",
+}
 
 
 def _array(values: Any, dtype: str) -> Cell:
@@ -142,13 +147,6 @@ def write_flame_files(folder: Path, sim_id: str, burn: Flame) -> None:
 
 def _has_vorticity(name: str) -> bool:
     return name in ("cylinder", "foil")
-
-
-_VERSION = {
-    "data_version": "2.0.1",
-    "min_code_version": "0.2.0",
-    "repo_url": "https://github.com/AI4Science-WestlakeU/RealPDEBench",
-}
 
 
 def write_tiny(

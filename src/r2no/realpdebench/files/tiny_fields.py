@@ -13,6 +13,13 @@ from numpy.typing import NDArray
 
 from r2no.realpdebench.systems import COMBUSTION_FIELDS, KINDS, Number, System, lookup
 
+Array = NDArray[np.floating[Any]]
+_DIAMETER = 0.14
+_CENTRE = {"cylinder": 0.5, "controlled_cylinder": 0.25, "fsi": 0.5, "foil": 0.25}
+_BITS = dict(
+    zip(COMBUSTION_FIELDS, (4, 6, 18, 18, 18, 18, 24, 18, 22, 8, 6, 12, 12, 12, 12), strict=True)
+)
+
 
 @dataclass(frozen=True)
 class TinyPlan:
@@ -81,15 +88,6 @@ def tiny_system(name: str, frames: int = 60) -> System:
 def stream(name: str, sim_id: str, seed: int) -> list[int]:
     """Seed of a trajectory: the data set's, the system's place and the trajectory's place."""
     return [seed, list(PLANS).index(name), PLANS[name].sim_ids.index(sim_id)]
-
-
-Array = NDArray[np.floating[Any]]
-
-_DIAMETER = 0.14
-_CENTRE = {"cylinder": 0.5, "controlled_cylinder": 0.25, "fsi": 0.5, "foil": 0.25}
-_BITS = dict(
-    zip(COMBUSTION_FIELDS, (4, 6, 18, 18, 18, 18, 24, 18, 22, 8, 6, 12, 12, 12, 12), strict=True)
-)
 
 
 def rounded(values: Array, bits: int) -> NDArray[np.float32]:

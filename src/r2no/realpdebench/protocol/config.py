@@ -25,6 +25,8 @@ from r2no.training.config import Workers
 from r2no.yaml_text import read_yaml
 
 VALIDATIONS = 50
+_SYSTEM = "cylinder, controlled_cylinder, fsi, foil or combustion."
+_BACKBONE = "unet, deeponet, fno, cno, transolver or dpot_s."
 
 
 class Preset(BaseModel, frozen=True, extra="forbid"):
@@ -78,10 +80,6 @@ def _table() -> dict[str, dict[str, dict[str, Any]]]:
     text = resources.files("r2no.realpdebench.protocol").joinpath("presets.json").read_text()
     table: dict[str, dict[str, dict[str, Any]]] = json.loads(text)
     return table
-
-
-_SYSTEM = "cylinder, controlled_cylinder, fsi, foil or combustion."
-_BACKBONE = "unet, deeponet, fno, cno, transolver or dpot_s."
 
 
 def option(words: str, default: Any = None, **checks: Any) -> Any:

@@ -31,6 +31,8 @@ BackboneSystem = tuple[str, str]
 DIGITS = 3
 #: IRNO at the depth that the fit split selected, and at the final one.
 SELECTED, FINAL = "irno_selected", "irno_final"
+#: By (backbone, system, source).
+Results = Mapping[tuple[str, str, str], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -180,10 +182,6 @@ def _content() -> dict[str, Any]:
     text = resources.files("r2no.realpdebench.study").joinpath("published.json").read_text()
     content: dict[str, Any] = json.loads(text)
     return content
-
-
-#: By (backbone, system, source).
-Results = Mapping[tuple[str, str, str], dict[str, Any]]
 
 
 def load_results(run: PathLike, norm: str | None = None) -> Results:
