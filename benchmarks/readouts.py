@@ -18,8 +18,7 @@ from r2no.data import ArrayWindows
 from r2no.data.normalise import Normaliser
 from r2no.ensemble import DepthErrors, FitPlan, FittedEnsemble, GramSums
 from r2no.realpdebench.protocol.evaluation import Protocol
-from r2no.realpdebench.study.passes import run_pass
-from r2no.realpdebench.study.readouts import StudyReadouts
+from r2no.realpdebench.study.readouts import StudyReadouts, run_pass
 from r2no.training import Persistence
 
 CHANNELS, MEASURED, MEMBERS, READOUTS = 3, (0, 1), 3, 24

@@ -20,7 +20,10 @@ from r2no.adaptation import read_stored
 from r2no.data import ArrayWindows, Normaliser, Window
 from r2no.metrics import Accumulator, BandScores, MetricBatches, Target
 from r2no.progress import Reporter
-from r2no.realpdebench import protocol, study
+from r2no.realpdebench.protocol.evaluation import Protocol
+from r2no.realpdebench.study.run import Outcome
+from r2no.realpdebench.study.sheets import Sheet
+from r2no.realpdebench.study.tables import study_sheet
 from r2no.repair_loop import LossTerms, RepairObjective
 from tests.support import adapted
 from tests.support.adapting import own_operator
@@ -52,7 +55,8 @@ def public_classes() -> set[type]:
             thing = getattr(module, item)
             if inspect.isclass(thing) and not issubclass(thing, (BaseModel, BaseException)):
                 found.add(thing)
-    return {kind for kind in found if not getattr(kind, "_is_protocol", False)} | {Reporter}
+    shown = {kind for kind in found if not getattr(kind, "_is_protocol", False)}
+    return shown | {Reporter, Protocol, Outcome, Sheet}
 
 
 def parts(thing: Any) -> Iterator[Any]:
@@ -123,8 +127,8 @@ def _of_the_benchmark(folder: Path) -> list[Any]:
     return [
         *(windows, windows.system, realpdebench.audit(folder / "tiny", ["fsi"]), statistics),
         realpdebench.draw_splits(windows.system, "real", windows.names, seed=0),
-        *(realpdebench.Normalisers(one, one), protocol.Protocol(), study.Outcome("a", "done")),
-        *(study.study_sheet("main", None), backbones.describe(folder / "a.pth")),
+        *(realpdebench.Normalisers(one, one), Protocol(), Outcome("a", "done")),
+        *(study_sheet("main", None), backbones.describe(folder / "a.pth")),
         backbones.PretrainingRecord("a.pth", "sha", ("a",) * 99, ("b",) * 99, 0.5),
     ]
 

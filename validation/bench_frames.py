@@ -20,10 +20,12 @@ from r2no import backbones
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings, adapt
 from r2no.data import ArrayWindows
 from r2no.progress import Reporter
-from r2no.realpdebench.protocol import Protocol
-from r2no.realpdebench.study import BenchConfig, draw, load_results, study_sheet
-from r2no.realpdebench.study.config import Pair
+from r2no.realpdebench.protocol.evaluation import Protocol
+from r2no.realpdebench.study.config import BenchConfig, Pair
+from r2no.realpdebench.study.figures import draw
 from r2no.realpdebench.study.pair import score_pair
+from r2no.realpdebench.study.tables import study_sheet
+from r2no.realpdebench.study.values import load_results
 from r2no.storage import fingerprint
 from r2no.training import PhysicalOperator, TrainSettings, train_operator
 from r2no.training.backbone import fit_normalisers

@@ -11,17 +11,12 @@ import time
 from pathlib import Path
 
 from r2no.progress import Reporter
-from r2no.realpdebench.study import (
-    FIGURES,
-    STUDIES,
-    BenchConfig,
-    compare_sheet,
-    draw,
-    load_results,
-    published_studies,
-    run_bench,
-    study_sheet,
-)
+from r2no.realpdebench.study.config import BenchConfig
+from r2no.realpdebench.study.figures import FIGURES, draw
+from r2no.realpdebench.study.run import run_bench
+from r2no.realpdebench.study.studies import STUDIES
+from r2no.realpdebench.study.tables import compare_sheet, study_sheet
+from r2no.realpdebench.study.values import load_results, published_studies
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.support.local_hub import LocalHub
 
-from r2no.cli.bench import downloads
+from r2no.cli.bench import data
 from r2no.errors import ConfigError, DataError
 from r2no.realpdebench import RealPDEBench
 from r2no.realpdebench.files.hub import RemoteFile, Repository
@@ -35,7 +35,7 @@ class StubHub(LocalHub):
 @pytest.fixture
 def hub(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> type[StubHub]:
     stub = type("Hub", (StubHub,), {"folder": tiny / "arrow", "asked": []})
-    monkeypatch.setattr(downloads, "HuggingFaceHub", stub)
+    monkeypatch.setattr(data, "HuggingFaceHub", stub)
     return stub
 
 

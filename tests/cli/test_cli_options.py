@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from r2no.cli import options
 from r2no.cli.main import app
-from r2no.realpdebench.protocol import AdaptConfig, EvaluateConfig, TrainConfig
+from r2no.realpdebench.protocol.config import AdaptConfig, EvaluateConfig, TrainConfig
 
 
 def group(

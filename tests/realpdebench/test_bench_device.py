@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 from r2no.cli.main import app
 from r2no.errors import DeviceError
 from r2no.realpdebench import write_tiny
-from r2no.realpdebench.study import BenchConfig, run_bench
+from r2no.realpdebench.study.config import BenchConfig
+from r2no.realpdebench.study.run import run_bench
 
 
 @pytest.fixture(scope="module")

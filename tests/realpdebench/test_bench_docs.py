@@ -9,7 +9,9 @@ import pytest
 import typer
 
 from r2no.cli.main import app
-from r2no.realpdebench.study import FIGURES, STUDIES, published_studies
+from r2no.realpdebench.study.figures import FIGURES
+from r2no.realpdebench.study.studies import STUDIES
+from r2no.realpdebench.study.values import published_studies
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text()
 SECTION = PAGE.split("## Every element of the paper")[1].split("\n## ")[0]

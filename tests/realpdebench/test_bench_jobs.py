@@ -10,9 +10,11 @@ from typer.testing import CliRunner
 from r2no.cli.main import app
 from r2no.errors import ConfigError
 from r2no.locks import sole_writer
-from r2no.realpdebench.study import BenchConfig, run_bench, study_sheet
 from r2no.realpdebench.study.cluster import ClusterConfig, Work, statuses, stored_configs
+from r2no.realpdebench.study.config import BenchConfig
 from r2no.realpdebench.study.graph import jobs_of, note_path, noted, run_job
+from r2no.realpdebench.study.run import run_bench
+from r2no.realpdebench.study.tables import study_sheet
 
 STUDY = {
     "preset": "mini",

@@ -5,17 +5,10 @@ import re
 import pytest
 
 from r2no.errors import ConfigError
-from r2no.realpdebench.study import (
-    STUDIES,
-    published,
-    published_studies,
-    score_sheet,
-    study,
-    study_sheet,
-)
 from r2no.realpdebench.study.sheets import Cell
-from r2no.realpdebench.study.studies import BACKBONES, SYSTEM_NAMES
-from r2no.realpdebench.study.values import Values
+from r2no.realpdebench.study.studies import BACKBONES, STUDIES, SYSTEM_NAMES, study
+from r2no.realpdebench.study.tables import score_sheet, study_sheet
+from r2no.realpdebench.study.values import Values, published, published_studies
 
 
 @pytest.mark.parametrize(

@@ -24,25 +24,18 @@ from r2no.data.window import batches
 from r2no.errors import ConfigError
 from r2no.progress import SILENT
 from r2no.realpdebench import write_tiny
-from r2no.realpdebench.protocol.sources import open_source
-from r2no.realpdebench.study import (
-    FIGURES,
-    STUDIES,
-    BenchConfig,
-    compare_sheet,
-    draw,
-    load_results,
-    plan_sheet,
-    run_bench,
-    study_sheet,
-)
+from r2no.realpdebench.protocol.inputs import open_source
 from r2no.realpdebench.study.checkpoints import released
-from r2no.realpdebench.study.config import Pair
+from r2no.realpdebench.study.config import BenchConfig, Pair
 from r2no.realpdebench.study.details import load_fields
-from r2no.realpdebench.study.passes import stored_errors
-from r2no.realpdebench.study.readouts import retained_depths
-from r2no.realpdebench.study.run import Outcome, in_processes
+from r2no.realpdebench.study.figures import FIGURES, draw
+from r2no.realpdebench.study.plan import plan_sheet
+from r2no.realpdebench.study.readouts import retained_depths, stored_errors
+from r2no.realpdebench.study.run import Outcome, in_processes, run_bench
+from r2no.realpdebench.study.studies import STUDIES
+from r2no.realpdebench.study.tables import compare_sheet, study_sheet
 from r2no.realpdebench.study.theory import Contraction, errors_by_trajectory, selection_summary
+from r2no.realpdebench.study.values import load_results
 from r2no.repair_loop import RepairUNet
 
 UNITS = [("cylinder", "fno"), ("combustion", "deeponet")]
@@ -318,10 +311,10 @@ def test_a_process_that_dies_fails_alone(monkeypatch):
 def test_interrupted_run_goes_on_and_ends_in_the_same_scores(run, data, tmp_path, monkeypatch):
     study = config(data, tmp_path, "combustion", "deeponet")
     shutil.copytree(run / "sources", tmp_path / "sources")  # interrupted beyond their training
-    from r2no.realpdebench.study import passes
+    from r2no.realpdebench.study import readouts
     from r2no.training import batches
 
-    for module, name, calls in ((batches, "gather", 12), (passes, "spectrum_energy", 20)):
+    for module, name, calls in ((batches, "gather", 12), (readouts, "spectrum_energy", 20)):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, Stop(getattr(module, name), calls))
             with pytest.raises(KeyboardInterrupt):
@@ -527,10 +520,10 @@ def test_released_cno_is_refused_until_it_is_accepted(data, tmp_path):
     given = {"preset": "mini", "data": data, "out": tmp_path / "out", "systems": ("cylinder",)}
     given |= {"backbones": ("cno",), "checkpoints": tmp_path / "weights"}
     study = BenchConfig.of(**given)
-    assert released(study, "cylinder", "cno", "pretrained") is None
+    assert released(Pair(study, "cylinder", "cno", "pretrained")) is None
     message = r"finetune\.pth.*does not work.*0\.03524.*--accept"
     for refused in (
-        lambda: released(study, "cylinder", "cno", "finetune"),
+        lambda: released(Pair(study, "cylinder", "cno", "finetune")),
         lambda: run_bench(study),
         lambda: plan_sheet(study, calibrate=False),
     ):
@@ -538,7 +531,7 @@ def test_released_cno_is_refused_until_it_is_accepted(data, tmp_path):
             refused()
     assert not (tmp_path / "out").exists()  # before any work
     accepted = BenchConfig.of(**given, accept=True)
-    assert released(accepted, "cylinder", "cno", "finetune") == path
+    assert released(Pair(accepted, "cylinder", "cno", "finetune")) == path
     assert accepted.settings_key() == study.settings_key()
 
 
@@ -549,7 +542,7 @@ def test_cno_that_r2no_finetuned_is_taken(run, data, tmp_path):
     path.parent.mkdir(parents=True)
     shutil.copy(made, path)
     given = {"preset": "mini", "data": data, "checkpoints": tmp_path / "weights"}
-    assert released(BenchConfig.of(**given), "cylinder", "cno", "finetune") == path
+    assert released(Pair(BenchConfig.of(**given), "cylinder", "cno", "finetune")) == path
 
 
 def test_paper_preset_is_the_published_setting():

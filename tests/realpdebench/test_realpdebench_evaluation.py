@@ -15,9 +15,13 @@ from r2no.data.normalise import Normaliser
 from r2no.data.window import Window, batches, collate
 from r2no.errors import ConfigError, DataError, EmptySplitError, GridMismatchError, ShapeError
 from r2no.realpdebench import RealPDEBench, write_tiny
-from r2no.realpdebench.protocol import Protocol, roll_out, score_operators
-from r2no.realpdebench.protocol.evaluation import MeasuredChannels
-from r2no.realpdebench.protocol.windows import check_operator
+from r2no.realpdebench.protocol.evaluation import (
+    MeasuredChannels,
+    Protocol,
+    roll_out,
+    score_operators,
+)
+from r2no.realpdebench.protocol.inputs import check_operator
 from r2no.realpdebench.systems import Body
 from r2no.training import PhysicalOperator
 

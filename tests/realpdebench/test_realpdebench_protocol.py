@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from r2no import backbones
 from r2no.errors import ConfigError
 from r2no.realpdebench import SYSTEMS
-from r2no.realpdebench.protocol import AdaptConfig, TrainConfig, preset, read_config
+from r2no.realpdebench.protocol.config import AdaptConfig, TrainConfig, preset, read_config
 
 ROWS = [(system, backbone) for system in SYSTEMS for backbone in backbones.names()]
 

@@ -128,7 +128,7 @@ def test_old_data_stay_until_new_ones_are_whole(tmp_path: Path, monkeypatch) -> 
     def full(*_: object) -> None:
         raise RuntimeError("No space left on device")
 
-    monkeypatch.setattr("r2no.realpdebench.files.tiny.write.torch.save", full)
+    monkeypatch.setattr("r2no.realpdebench.files.tiny.torch.save", full)
     with pytest.raises(StorageError, match=r"fsi.*No space left.*untouched"):
         write_tiny(tmp_path, ["fsi"], seed=1, layouts=("hdf5",))
     assert {p: p.read_bytes() for p in (tmp_path / "fsi").rglob("*") if p.is_file()} == before

@@ -26,7 +26,7 @@ from validation.attacks import hostile_makers as make
 from validation.attacks.optional import OPTIONAL
 
 import r2no
-import r2no.realpdebench.protocol
+import r2no.realpdebench.protocol.run
 import r2no.report
 import r2no.runs
 from r2no.cli.main import app

@@ -8,35 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 from r2no import ranks
-from r2no.cli import (  # each registers itself
-    adapt,
-    bench,
-    demo,
-    doctor,
-    evaluate,
-    inspect,
-    moved,
-    predict,
-    report,
-    schema,
-)
+from r2no.cli import artifact, bench, demo, inspect, moved, own  # noqa: F401  (each registers itself)
 from r2no.cli.app import app, shown
 from r2no.errors import R2NOError
 
-__all__ = [
-    "adapt",
-    "app",
-    "bench",
-    "demo",
-    "doctor",
-    "evaluate",
-    "inspect",
-    "main",
-    "moved",
-    "predict",
-    "report",
-    "schema",
-]
+__all__ = ["app", "main"]
 
 #: Commands that keep their work, so that the same command goes on.
 _GO_ON = ("adapt", "bench", "demo", "predict")

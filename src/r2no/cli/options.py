@@ -1,64 +1,71 @@
 """Options that several commands share, and how a group of them becomes one argument."""
 
-from collections.abc import Callable, Mapping
-from inspect import Parameter, Signature, signature
+from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature, get_annotations, signature
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
+from pydantic import BaseModel
 
 from r2no.errors import ConfigError
 
-Config = Annotated[
-    Path, typer.Argument(help="YAML file: data, source, adapt, out; see `r2no schema`.")
-]
-Artifact = Annotated[Path, typer.Argument(help="Folder that `r2no adapt` wrote.")]
 Device = Annotated[
     str,
     typer.Option(help="Where to compute: auto (an accelerator if there is one), cpu, cuda:1, ..."),
 ]
-DeviceOfFile = Annotated[
-    str | None, typer.Option("--device", help="Where to compute: auto, cpu, cuda:1, mps.")
-]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-AlsoWrite = Annotated[Path | None, typer.Option(help="Also write the JSON here.")]
-TrustSource = Annotated[
-    bool, typer.Option(help="Import the factory, or open the program, the artifact names.")
-]
 
 Command = TypeVar("Command", bound=Callable[..., None])
-#: Options without a default, by the name of the argument: type and help.
-Table = Mapping[str, tuple[Any, str]]
 
 
-def also(group: Table | Callable[..., Any], *, first: bool = False) -> Callable[[Command], Command]:
-    """Give a command the options of a table, or of a function of them; they arrive in its ``**``.
+def also(
+    group: Sequence[Parameter] | Callable[..., Any], *, first: bool = False
+) -> Callable[[Command], Command]:
+    """Give a command more options, of a function or of :func:`fields`; they arrive in its ``**``.
 
     They stand behind the command's own in its help, or ``first``.
     """
-    shared = _listed(group) if isinstance(group, Mapping) else _parameters(group)
+    shared = _parameters(group) if callable(group) else group
 
     def decorate(command: Command) -> Command:
         own = _parameters(command)
-        together = shared + own if first else own + shared
+        named = {one.name for one in own}
+        more = [one for one in shared if one.name not in named]
+        together = more + own if first else own + more
         keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in together]
         command.__signature__ = Signature(keywords)  # type: ignore[attr-defined]
-        command.__annotations__ |= {one.name: one.annotation for one in shared}
+        command.__annotations__ |= {one.name: one.annotation for one in more}
         return command
 
     return decorate
 
 
-def _listed(table: Table) -> list[Parameter]:
-    return [
-        Parameter(
-            name,
-            Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[kind | None, typer.Option(help=text)],
-        )
-        for name, (kind, text) in table.items()
-    ]
+def fields(config: type[BaseModel], *names: str, **flags: str) -> list[Parameter]:
+    """Options for fields of a config, by default for all; without defaults, which it knows itself.
+
+    Its own fields come before those it inherits. ``flags`` name options that are not called as
+    their fields are.
+    """
+    own_first = [name for kind in config.__mro__ for name in get_annotations(kind)]
+    known = dict.fromkeys(name for name in own_first if name in config.model_fields)
+    found = []
+    for name in (*names, *flags) or known:
+        field = config.model_fields[name]
+        shown = typer.Option(*filter(None, [flags.get(name)]), help=field.description)
+        kind: Any = _parsed(field.annotation)
+        option = Annotated[kind | None, shown]
+        found.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=option))
+    return found
+
+
+def _parsed(annotation: Any) -> Any:
+    """What the parser can make of a field's type; the config checks the rest."""
+    kinds = [kind for kind in get_args(annotation) or [annotation] if kind is not NoneType]
+    if Ellipsis in kinds:
+        return list[str]
+    return kinds[0] if kinds[0] in (bool, int, float, Path) else str
 
 
 def _parameters(function: Callable[..., Any]) -> list[Parameter]:

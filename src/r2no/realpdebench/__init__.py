@@ -3,8 +3,9 @@
 Written from the published format; shares no code with the benchmark.
 """
 
-from r2no.realpdebench.files.splits import DrawnSplits, draw_splits
-from r2no.realpdebench.files.tiny import tiny_system, write_tiny
+from r2no.realpdebench.files.index import DrawnSplits, draw_splits
+from r2no.realpdebench.files.tiny import write_tiny
+from r2no.realpdebench.files.tiny_fields import tiny_system
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.info import Audit, audit
 from r2no.realpdebench.protocol.statistics import (

@@ -76,7 +76,13 @@ def make_wake(
         return _assemble(simulate_wake(settings, progress), settings)
     path = Path(cache) / f"wake-{fingerprint(asdict(settings), CODE_VERSION)[:16]}.safetensors"
     _store(path, settings, progress)
-    return _assemble(_read_cache(path), settings)
+    tensors, metadata = load_tensors(path)
+    if fingerprint(tensors) != metadata.get("sha256"):
+        raise FileDamagedError(
+            f"`{path}` does not hold the values that were written to it. "
+            "Delete it to have it made again."
+        )
+    return _assemble(tensors, settings)
 
 
 @ranks.by_main
@@ -86,16 +92,6 @@ def _store(path: Path, settings: WakeSettings, progress: Progress | None) -> Non
         if not path.is_file():
             made = simulate_wake(settings, progress)
             save_tensors(path, made, {"settings": asdict(settings), "sha256": fingerprint(made)})
-
-
-def _read_cache(path: Path) -> dict[str, Tensor]:
-    tensors, metadata = load_tensors(path)
-    if fingerprint(tensors) != metadata.get("sha256"):
-        raise FileDamagedError(
-            f"`{path}` does not hold the values that were written to it. "
-            "Delete it to have it made again."
-        )
-    return tensors
 
 
 def _assemble(tensors: dict[str, Tensor], settings: WakeSettings) -> WakeData:

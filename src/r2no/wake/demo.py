@@ -1,7 +1,6 @@
 """The demo: the whole method on the built-in wake, from simulation to a table and figures."""
 
 import copy
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -112,42 +111,36 @@ def run_demo(
     with the same numbers. A second run into ``out`` waits for the first.
     """
     out = Path(out)
+    settings = settings or DemoSettings()
     with sole_run(out / "results.json"):
         place = devices.choose(device)
-        return _run(out, settings or DemoSettings(), place, reporter, command)
-
-
-def _run(
-    out: Path, settings: DemoSettings, device: torch.device, reporter: Reporter, command: str
-) -> dict[str, Any]:
-    """Prepare data and source, adapt, score, draw and report; long steps go on where they were."""
-    wake, pretrained, finetuned, work = prepare(out, settings, reporter, device)
-    normalisers = finetuned.history_normaliser, finetuned.target_normaliser
-    adapted = partial(
-        adapt,
-        finetuned,
-        wake.real_train,
-        wake.real_fit,
-        normalisers=normalisers,
-        folder=work,
-        device=device,
-        reporter=reporter,
-    )
-    model = adapted(settings=settings.adapt(), also={"pretrained": pretrained})
-    published = _published(adapted, settings.adapt())
-    found = finish(
-        model,
-        {"train": wake.real_train, "fit": wake.real_fit, "test": wake.real_test},
-        out / "wake.r2no",
-        more_readouts=published,
-        title="Wake demo (measurements are a simulated stand-in)",
-        command=command,
-        reporter=reporter,
-    )
-    _figures(out, model, found)
-    results = _results(settings, wake, model, {**readouts(model), **published}, found)
-    storage.write_json(out / "results.json", results)
-    return results
+        wake, pretrained, finetuned, work = prepare(out, settings, reporter, place)
+        normalisers = finetuned.history_normaliser, finetuned.target_normaliser
+        adapted = partial(
+            adapt,
+            finetuned,
+            wake.real_train,
+            wake.real_fit,
+            normalisers=normalisers,
+            folder=work,
+            device=place,
+            reporter=reporter,
+        )
+        model = adapted(settings=settings.adapt(), also={"pretrained": pretrained})
+        published = _published(adapted, settings.adapt())
+        found = finish(
+            model,
+            {"train": wake.real_train, "fit": wake.real_fit, "test": wake.real_test},
+            out / "wake.r2no",
+            more_readouts=published,
+            title="Wake demo (measurements are a simulated stand-in)",
+            command=command,
+            reporter=reporter,
+        )
+        _figures(out, model, found)
+        results = _results(settings, wake, model, {**readouts(model), **published}, found)
+        storage.write_json(out / "results.json", results)
+        return results
 
 
 def _published(
@@ -270,7 +263,7 @@ def _by_depth(model: AdaptedModel, errors: DepthErrors) -> dict[str, Any]:
     return {
         "best_depth": model.fit_errors.best_depth(),
         "depth_composition_gap": errors.gap(),
-        "depth_change_by_band": json.loads(json.dumps(errors.change()[0].tolist())),
+        "depth_change_by_band": errors.change()[0].tolist(),
     }
 
 

@@ -4,7 +4,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -43,7 +43,10 @@ def run_tasks(
         ticks.put(True)
 
     workers = max(1, min(len(tasks), torch.get_num_threads(), os.cpu_count() or 1))
-    with _one_thread_each(), ThreadPoolExecutor(workers, initializer=_use_one_thread) as pool:
+    with (
+        _one_thread_each(),
+        ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+    ):
         futures = [pool.submit(task, tick) for task in tasks]
         for future in futures:
             future.add_done_callback(lambda _: ticks.put(False))
@@ -56,22 +59,14 @@ def run_tasks(
                         progress(done, work)
                 else:
                     running -= 1
-                    _raise_failures(futures)
+                    for future in futures:
+                        if future.done():
+                            future.result()  # raises what a task has raised
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
         return [future.result() for future in futures]
-
-
-def _raise_failures(futures: "list[Future[Result]]") -> None:
-    for future in futures:
-        if future.done():
-            future.result()
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @contextmanager

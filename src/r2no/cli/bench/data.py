@@ -9,6 +9,10 @@ from rich.table import Table
 
 from r2no.cli import options
 from r2no.cli.app import bench_app, console, say
+from r2no.realpdebench import SYSTEMS, audit, write_tiny
+from r2no.realpdebench.files import fetch
+from r2no.realpdebench.files.hub import HuggingFaceHub
+from r2no.realpdebench.systems import KINDS, SPLITS
 
 checkpoints_app = typer.Typer(no_args_is_help=True, help="Released weights.")
 bench_app.add_typer(checkpoints_app, name="checkpoints")
@@ -42,17 +46,14 @@ def fetch_data(
 
     Example: r2no bench fetch --root ROOT --system cylinder --kind real
     """
-    from r2no.cli.bench.downloads import connect, fetch, run_plan
-    from r2no.realpdebench.systems import KINDS, SPLITS, SYSTEMS
-
-    hub = connect(endpoint)
+    hub = HuggingFaceHub(endpoint)
     systems = system or list(SYSTEMS)
-    run_plan(fetch.plan_metadata(hub, root, systems, revision=revision), hub, yes=yes)
+    _run_plan(fetch.plan_metadata(hub, root, systems, revision=revision), hub, yes=yes)
     if fields or kind or split:
         plan = fetch.plan_shards(
             hub, root, systems, kind or KINDS, split or SPLITS, revision=revision
         )
-        run_plan(plan, hub, yes=yes)
+        _run_plan(plan, hub, yes=yes)
 
 
 @bench_app.command()
@@ -67,8 +68,6 @@ def tiny(
 
     Example: r2no bench tiny ROOT --system cylinder
     """
-    from r2no.realpdebench import SYSTEMS, write_tiny
-
     names = system or list(SYSTEMS)
     write_tiny(root, names, seed=seed, frames=frames, layouts=layout or ("arrow", "hdf5"))
     say(f"Wrote {', '.join(names)} to {root}.")
@@ -84,8 +83,6 @@ def info(
 
     Example: r2no bench info ROOT
     """
-    from r2no.realpdebench import SYSTEMS, audit
-
     found = audit(root, system or tuple(SYSTEMS))
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
@@ -114,11 +111,9 @@ def fetch_checkpoint(
 
     Example: r2no bench checkpoints fetch cylinder fno --paradigm finetune
     """
-    from r2no.cli.bench.downloads import connect, fetch, run_plan
-
-    hub = connect(endpoint)
+    hub = HuggingFaceHub(endpoint)
     plan = fetch.plan_checkpoint(hub, out, system, backbone, paradigm=paradigm, revision=revision)
-    run_plan(plan, hub, yes=yes)
+    _run_plan(plan, hub, yes=yes)
 
 
 @checkpoints_app.command("dpot")
@@ -133,7 +128,26 @@ def fetch_dpot(
 
     Example: r2no bench checkpoints dpot --size S
     """
-    from r2no.cli.bench.downloads import connect, fetch, run_plan
+    hub = HuggingFaceHub(endpoint)
+    _run_plan(fetch.plan_dpot(hub, out, size, revision=revision), hub, yes=yes)
 
-    hub = connect(endpoint)
-    run_plan(fetch.plan_dpot(hub, out, size, revision=revision), hub, yes=yes)
+
+def _run_plan(plan: fetch.Plan, hub: fetch.Hub, *, yes: bool) -> None:
+    """Show the plan and its largest files, ask if needed, fetch, say what is there now."""
+    say(f"{plan}.")
+
+    def confirm(plan: fetch.Plan) -> bool:
+        if yes:
+            return True
+        for file in sorted(plan.files, key=lambda file: -file.size)[:10]:
+            console.print(f"  {file.size / 1e9:8.3f} GB  {file.path}", highlight=False)
+        try:
+            return typer.confirm(f"Fetch {plan.size / 1e9:.2f} GB?")
+        except typer.Abort:  # no terminal to answer from
+            return False
+
+    def progress(file: fetch.RemoteFile, left: int) -> None:
+        say(f"{file.path}, {left / 1e9:.2f} GB left")
+
+    files = fetch.download(plan, hub, confirm=confirm, progress=progress)
+    say(f"{len(files)} files are in {plan.folder}.")

@@ -1,7 +1,8 @@
-"""``r2no bench run | plan | submit | status``: the paper's experiments, here or on a cluster."""
+"""``r2no bench run | plan | submit | status``, and ``table | figure | compare`` of the results."""
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,83 +11,47 @@ from rich.table import Table
 
 from r2no.cli import options
 from r2no.cli.app import bench_app, console, say
+from r2no.errors import ConfigError
 from r2no.progress import Reporter
+from r2no.realpdebench.study.config import BenchConfig
 
-Device = Annotated[str | None, typer.Option(help="Where to compute: auto, cpu, cuda:1, ...")]
-Precision = Annotated[str | None, typer.Option(help="float32 (default), tf32 or bf16.")]
-Forecasts = Annotated[
-    str | None, typer.Option(help="Of the sources, on disk: keep (default), or drop once used.")
-]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
 Norms = Annotated[
     list[str] | None,
     typer.Option("--norm", help="Of the spectral loss: ortho (default), forward; repeat for both."),
 ]
+Study = Annotated[str, typer.Argument(help="main, combination-rule, ...; see --help.")]
+Run = Annotated[Path | None, typer.Option(help="Folder of a run; default the paper's numbers.")]
+Format = Annotated[str, typer.Option("--format", help="md, latex or csv.")]
+Norm = Annotated[
+    str | None, typer.Option(help="Results of this spectral loss, where the run has both.")
+]
 
 
-def _chosen(
-    preset: Annotated[
-        str, typer.Option(help="paper, or mini: synthetic data, small networks.")
-    ] = "paper",
-    data: Annotated[
-        Path | None, typer.Option(help="Folder that holds one folder per system.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("bench-out"),
-    systems: Annotated[
-        list[str] | None, typer.Option("--system", help="Repeat for several.")
-    ] = None,
-    backbones: Annotated[
-        list[str] | None, typer.Option("--backbone", help="Repeat for several.")
-    ] = None,
-    sources: Annotated[
-        list[str] | None, typer.Option("--source", help="finetune, pretrained; default both.")
-    ] = None,
-    checkpoints: Annotated[
-        Path | None, typer.Option(help="Released weights, SYSTEM/BACKBONE/PARADIGM.pth.")
-    ] = None,
-    dpot: Annotated[Path | None, typer.Option(help="DPOT's released backbone.")] = None,
-    members: Annotated[int | None, typer.Option(help="Repair modules; published: 3.")] = None,
-    compat: Annotated[
-        str | None, typer.Option(help="benchmark: score as the benchmark does.")
-    ] = None,
-    extent: Annotated[str | None, typer.Option(help="corner (default) or ellipse.")] = None,
-    norms: Norms = None,
-    weight_exponent: Annotated[
-        float | None, typer.Option(help="p of the window weight; published: 1.")
-    ] = None,
-    statistics: Annotated[str | None, typer.Option(help="exact, benchmark, or a file.")] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Windows per batch when not training.")
-    ] = None,
-    accept: Annotated[
-        bool, typer.Option("--accept", help="Use released files known not to work.")
-    ] = False,
-) -> None:
-    """Which study, wherever it runs: fields of ``BenchConfig``, and several norms."""
+def _chosen(*more: str, **flags: str) -> Callable[[options.Command], options.Command]:
+    """Options that say which study, wherever it runs, and ``more`` fields of its config."""
+    fields = options.fields(
+        BenchConfig,
+        *("preset", "data", "out", "checkpoints", "dpot", "members", "compat", "extent"),
+        *("weight_exponent", "statistics", "batch_size", *more),
+        systems="--system",
+        backbones="--backbone",
+        sources="--source",
+        accept="--accept",
+        **flags,
+    )
+    return options.also(fields, first=True)
 
 
-def _configs(study: dict[str, Any], **more: Any) -> list[Any]:
-    """A ``BenchConfig`` for each norm that is asked for."""
-    from r2no.realpdebench.study import BenchConfig
-
-    given = options.given(**study, **more)
-    norms = given.pop("norms", ["ortho"])
-    return [BenchConfig.of(**given, norm=norm) for norm in norms]
+def _configs(norms: list[str] | None, study: dict[str, Any]) -> list[BenchConfig]:
+    """A config for each norm that is asked for."""
+    return [BenchConfig.of(**options.given(**study), norm=norm) for norm in norms or ["ortho"]]
 
 
 @bench_app.command("run")
-@options.also(_chosen, first=True)
+@_chosen("device", "precision", "workers", "forecasts", beyond="--beyond")
 def run(
-    device: Device = None,
-    precision: Precision = None,
-    workers: Annotated[
-        str | None,
-        typer.Option(help="Processes that read ahead in training: auto (default), 0, 2."),
-    ] = None,
-    forecasts: Forecasts = None,
-    beyond: Annotated[
-        bool, typer.Option("--beyond", help="Also r2no's default fit, for `table beyond`.")
-    ] = False,
+    norms: Norms = None,
     jobs: Jobs = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each process.")] = None,
     **study: Any,
@@ -95,14 +60,13 @@ def run(
 
     Example: r2no bench run --preset mini --out bench-out --system cylinder --backbone fno
     """
-    from r2no.realpdebench.study import run_bench
+    from r2no.realpdebench.study.run import run_bench
 
-    here = {"device": device, "precision": precision, "workers": workers, "forecasts": forecasts}
-    outcomes = []
-    for config in _configs(study, **here, beyond=beyond):
+    configs, outcomes = _configs(norms, study), []
+    for config in configs:
         outcomes += run_bench(config, jobs=jobs, threads=threads, reporter=Reporter())
     failed = [outcome for outcome in outcomes if outcome.state == "failed"]
-    out = study["out"]
+    out = configs[0].out
     say(
         f"{len(outcomes) - len(failed)} of {len(outcomes)} results are in {out}/results. "
         f"Show them with `r2no bench table main --run {out}`."
@@ -114,11 +78,9 @@ def run(
 
 
 @bench_app.command("plan")
-@options.also(_chosen, first=True)
+@_chosen("device", "precision", "forecasts")
 def plan(
-    device: Device = None,
-    precision: Precision = None,
-    forecasts: Forecasts = None,
+    norms: Norms = None,
     jobs: Jobs = 1,
     calibrate: Annotated[bool, typer.Option(help="Time unit costs on this machine.")] = True,
     as_json: Annotated[
@@ -131,10 +93,9 @@ def plan(
 
     Example: r2no bench plan --data ROOT --checkpoints checkpoints --jobs 4
     """
-    from r2no.realpdebench.study import plan_sheet
-    from r2no.realpdebench.study.hours import plan_jobs
+    from r2no.realpdebench.study.plan import plan_jobs, plan_sheet
 
-    configs = _configs(study, device=device, precision=precision, forecasts=forecasts)
+    configs = _configs(norms, study)
     if as_json:
         typer.echo(json.dumps([plan_jobs(config, tflops=tflops) for config in configs], indent=2))
         return
@@ -143,8 +104,9 @@ def plan(
 
 
 @bench_app.command("submit")
-@options.also(_chosen)
+@_chosen()
 def submit(
+    norms: Norms = None,
     executor: Annotated[str, typer.Option(help="slurm, or local: run the jobs here.")] = "slurm",
     cluster: Annotated[
         Path | None, typer.Option(help="YAML: partition, gpus, memory, minutes, stages, ...")
@@ -171,11 +133,11 @@ def submit(
     size = {"gpus": gpus, "processes": processes, "cpus": cpus}
     asked = options.given(partition=partition, **size, memory=memory, minutes=minutes)
     wanted = ClusterConfig(**{**stored, **asked})
-    names: list[str] = []
-    for config in _configs(study):
+    configs, names = _configs(norms, study), []
+    for config in configs:
         names += submit_study(config, wanted, executor=executor, reporter=Reporter())
-    verb = "Ran" if executor == "local" else "Queued"
-    say(f"{verb} {len(names)} jobs. See how they do with `r2no bench status --run {study['out']}`.")
+    verb, out = "Ran" if executor == "local" else "Queued", configs[0].out
+    say(f"{verb} {len(names)} jobs. See how they do with `r2no bench status --run {out}`.")
 
 
 @bench_app.command("status")
@@ -205,3 +167,81 @@ def status(
         if not follow or all(one.state not in ("waiting", "running") for one in found):
             return
         time.sleep(follow)
+
+
+@bench_app.command("table")
+def table(
+    study: Study,
+    run: Run = None,
+    form: Format = "md",
+    frmse: Annotated[
+        str, typer.Option(help="octant (the benchmark's) or full spectrum.")
+    ] = "octant",
+    norm: Norm = None,
+    output: Annotated[Path | None, typer.Option(help="Also write it here.")] = None,
+) -> None:
+    """Print the table of a study: of a run, or without one the paper's numbers.
+
+    Studies: main, relative-l2, combination-rule, partition-axes, base-column, columns, ridge,
+    pretrained-source, diagnostic, theory, qualitative, cost.
+
+    Example: r2no bench table main --run bench-out --format latex
+    """
+    from r2no.realpdebench.study.tables import study_sheet
+
+    if frmse not in ("octant", "full"):
+        raise ConfigError(f"`frmse` must be octant or full, but got `{frmse}`.")
+    metric = "frmse" if frmse == "octant" else "frmse_full"
+    sheet = study_sheet(study, run, frmse=metric, norm=norm)
+    _write(sheet.render(form), output)
+
+
+@bench_app.command("figure")
+def figure(
+    name: Annotated[str, typer.Argument(help="diagnostic, regions, ...; see --help.")],
+    run: Annotated[Path, typer.Option(help="Folder of a run.")],
+    out: Annotated[Path | None, typer.Option(help="Folder; default RUN/figures[-NORM].")] = None,
+    norm: Norm = None,
+) -> None:
+    """Draw a figure: observation, regions, diagnostic, columns, ridge, qualitative, theory.
+
+    Example: r2no bench figure diagnostic --run bench-out
+    """
+    from r2no.realpdebench.study.figures import draw
+    from r2no.realpdebench.study.values import load_results
+
+    folder = out or run / ("figures" if norm in (None, "ortho") else f"figures-{norm}")
+    for path in draw(name, load_results(run, norm), run, folder):
+        say(f"Wrote {path}.")
+
+
+@bench_app.command("compare")
+def compare(
+    run: Annotated[Path, typer.Option(help="Folder of a run.")],
+    study: Annotated[
+        str | None, typer.Option(help="One study; default all with published numbers.")
+    ] = None,
+    form: Format = "md",
+    output: Annotated[Path | None, typer.Option(help="Also write it here.")] = None,
+) -> None:
+    """Set a run beside the paper's values, pair by pair, with differences.
+
+    A run with both norms of the spectral loss is shown with both, side by side.
+
+    Example: r2no bench compare --run bench-out --study main
+    """
+    from r2no.realpdebench.study.tables import compare_sheet
+    from r2no.realpdebench.study.values import published_studies, results_by_norm
+
+    results = results_by_norm(run).values()
+    names = [study] if study else published_studies()
+    sheets = [compare_sheet(name, *results) for name in names]
+    _write("\n".join(sheet.render(form) for sheet in sheets if sheet.rows), output)
+
+
+def _write(text: str, output: Path | None) -> None:
+    typer.echo(text)
+    if output is not None:
+        from r2no import storage
+
+        storage.write_bytes(output, text.encode())

@@ -43,7 +43,11 @@ class ArrowTrajectories(Trajectories):
         rows: dict[str, Row] = {}
         for path in (path for path in listed if path.is_file()):
             for row in read_rows(path, system):
-                _refuse_double(rows.get(row.name), row)
+                if row.name in rows:
+                    raise DataError(
+                        f"`{row.name}` is stored twice, in `{rows[row.name].stamp.path}` and "
+                        f"`{path}`. Remove shards left over from another release."
+                    )
                 rows[row.name] = row
         if not rows:
             raise DataError(
@@ -52,11 +56,7 @@ class ArrowTrajectories(Trajectories):
                 f"{system.name} --kind {kind}`."
             )
         self._rows = dict(sorted(rows.items()))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the trajectories in the shards that are there."""
-        return tuple(self._rows)
+        self.names = tuple(self._rows)
 
     def shape(self, name: str) -> Shape:
         """Frames, height and width of a row."""
@@ -94,14 +94,6 @@ def list_shards(folder: Path) -> list[Path]:
         return [folder / entry["filename"] for entry in read_json(state)["_data_files"]]
     except (KeyError, TypeError) as error:
         raise FileDamagedError(f"`{state}` does not list the shards. Fetch it again.") from error
-
-
-def _refuse_double(known: Row | None, row: Row) -> None:
-    if known is not None:
-        raise DataError(
-            f"`{row.name}` is stored twice, in `{known.stamp.path}` and `{row.stamp.path}`. "
-            "Remove shards left over from another release."
-        )
 
 
 def _map(path: Path) -> mmap.mmap:

@@ -29,14 +29,9 @@ class HDF5Trajectories(Trajectories):
     def __init__(self, folder: Folder, system: System, kind: str) -> None:
         super().__init__(system, kind)
         self._places = _places(folder, system, kind)
-        self._names = tuple(sorted(path.name for path in folder.raw(kind).glob("*.h5")))
+        self.names = tuple(sorted(path.name for path in folder.raw(kind).glob("*.h5")))
         self._shapes: dict[str, Shape] = {}
         self._stamps: dict[Path, Stamp] = {}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the files that are there."""
-        return self._names
 
     def shape(self, name: str) -> Shape:
         """Frames, height and width; on first use checks every array of the trajectory."""
@@ -59,9 +54,7 @@ class HDF5Trajectories(Trajectories):
             yield None
             return
         try:
-            with np.errstate(
-                over="ignore"
-            ):  # too large a number becomes infinite, reported as such
+            with np.errstate(over="ignore"):  # too large becomes infinite, and is reported as such
                 block = array[start:stop].astype(np.float32, copy=False)
         except OSError as error:
             raise FileDamagedError(

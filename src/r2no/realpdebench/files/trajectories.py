@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from r2no.errors import DataError, FileDamagedError, GridMismatchError, R2NOError
-from r2no.realpdebench.files.splits import WindowStart
+from r2no.realpdebench.files.index import WindowStart
 from r2no.realpdebench.systems import Column, System
 
 Shape = tuple[int, int, int]
@@ -82,9 +82,11 @@ def damage_named(path: Path, form: str, again: str) -> Iterator[None]:
 class Trajectories(ABC):
     """All trajectories of one system and kind, by file name.
 
-    ``missing_files`` are those that the layout lists and that are not there.
+    ``names`` are the trajectories that are there, sorted as strings, ``missing_files`` the files
+    that the layout lists and that are not there.
     """
 
+    names: tuple[str, ...]
     missing_files: tuple[str, ...] = ()
 
     def __init__(self, system: System, kind: str) -> None:
@@ -92,11 +94,6 @@ class Trajectories(ABC):
         self.kind = kind
         self._handles: dict[Path, Any] = {}
         self._owner = os.getpid()
-
-    @property
-    @abstractmethod
-    def names(self) -> tuple[str, ...]:
-        """Names of the trajectories that are there, sorted as strings."""
 
     @abstractmethod
     def shape(self, name: str) -> Shape:

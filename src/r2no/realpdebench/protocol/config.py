@@ -1,6 +1,12 @@
-"""Frozen configs of the three commands: a preset plus overrides, from options or a YAML file."""
+"""Configs of the three commands: the published protocol as presets, and what is put on top.
 
+Overrides come from options or a YAML file.
+"""
+
+import json
 from collections.abc import Mapping
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -12,12 +18,73 @@ from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.checks import choice
 from r2no.devices import Precision
 from r2no.errors import ConfigError
-from r2no.realpdebench.protocol.presets import Preset, preset
 from r2no.realpdebench.systems import SYSTEMS
 from r2no.settings import valid
 from r2no.training import TrainSettings
 from r2no.training.config import Workers
 from r2no.yaml_text import read_yaml
+
+VALIDATIONS = 50
+_SYSTEM = "cylinder, controlled_cylinder, fsi, foil or combustion."
+_BACKBONE = "unet, deeponet, fno, cno, transolver or dpot_s."
+
+
+class Preset(BaseModel, frozen=True, extra="forbid"):
+    """One row of the protocol. All three paradigms (numerical, real, finetune) share it.
+
+    ``mask_prob`` and ``noise_scale`` act on simulated training windows, ``autoregressive`` is the
+    number of blocks of the published evaluation, N.
+    """
+
+    lr: float = Field(gt=0)
+    updates: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    eval_batch_size: int = Field(ge=1)
+    clip: float = Field(ge=0)
+    mask_prob: float = Field(ge=0, le=1)
+    noise_scale: float = Field(ge=0)
+    autoregressive: int = Field(ge=1)
+    seed: int = Field(ge=0)
+    validations: int = Field(default=VALIDATIONS, ge=1)
+
+    def train_settings(self) -> TrainSettings:
+        """Adam without weight decay, a cosine per update to 0, 50 validations."""
+        return TrainSettings(
+            epochs=None,
+            updates=self.updates,
+            batch_size=self.batch_size,
+            lr=self.lr,
+            final_lr=0.0,
+            weight_decay=0.0,
+            clip=self.clip,
+            optimiser="adam",
+            schedule="cosine_update",
+            validations=self.validations,
+            seed=self.seed,
+        )
+
+
+def preset(system: str, backbone: str) -> Preset:
+    """The row of network ``backbone`` on ``system``.
+
+    Raises:
+        ConfigError: for an unknown name, with the nearest right one.
+    """
+    rows = _table()[choice("system", system, tuple(_table()))]
+    return Preset(**rows[choice("backbone", backbone, tuple(rows))])
+
+
+@cache
+def _table() -> dict[str, dict[str, dict[str, Any]]]:
+    """Rows by system, then by network."""
+    text = resources.files("r2no.realpdebench.protocol").joinpath("presets.json").read_text()
+    table: dict[str, dict[str, dict[str, Any]]] = json.loads(text)
+    return table
+
+
+def option(words: str, default: Any = None, **checks: Any) -> Any:
+    """A field that is an option of the command line too; ``words`` are its help."""
+    return Field(default=default, description=words, **checks)
 
 
 class BenchmarkConfig(BaseModel, frozen=True, extra="forbid"):
@@ -28,17 +95,25 @@ class BenchmarkConfig(BaseModel, frozen=True, extra="forbid"):
     ``mean_std.pt`` / ``max.pt``. ``small`` builds a network that trains in seconds.
     """
 
-    data: Path
-    system: str | None = None
-    backbone: str | None = None
-    layout: Literal["auto", "arrow", "hdf5"] = "auto"
-    statistics: str = "exact"
-    normaliser: Literal["gaussian", "range", "none"] = "gaussian"
-    cache: Path | None = Field(default=None, description="Folder to share statistics in.")
-    small: bool = False
-    exclude: tuple[str, ...] = Field(default=(), description="Trajectories to leave out.")
-    incomplete: Literal["raise", "skip"] = "raise"
-    device: str = Field(default="auto", exclude=True, description="Where to compute.")
+    data: Path = Field(description="Folder that holds one folder per system.")
+    system: str | None = option(_SYSTEM)
+    backbone: str | None = option(_BACKBONE)
+    layout: Literal["auto", "arrow", "hdf5"] = option("auto, arrow or hdf5.", "auto")
+    statistics: str = option("exact, benchmark, or a file such as mean_std.pt.", "exact")
+    normaliser: Literal["gaussian", "range", "none"] = option(
+        "gaussian, range or none.", "gaussian"
+    )
+    cache: Path | None = option("Folder to share statistics between runs.")
+    small: bool = option("A small network, for tiny data.", False)
+    exclude: tuple[str, ...] = option("Trajectory to leave out; repeat for several.", ())
+    incomplete: Literal["raise", "skip"] = option(
+        "raise, or skip windows whose frames are not there.", "raise"
+    )
+    device: str = option(
+        "Where to compute: auto (an accelerator if there is one), cpu, cuda:1, ...",
+        "auto",
+        exclude=True,
+    )
 
     def check(self) -> None:
         """Refuse fields that contradict each other."""
@@ -57,15 +132,19 @@ class BenchmarkConfig(BaseModel, frozen=True, extra="forbid"):
 class LearningConfig(BenchmarkConfig, frozen=True, extra="forbid"):
     """What training and adapting share. Fields that are None are the published ones."""
 
-    out: Path | None = None
-    seed: int | None = None
-    lr: float | None = None
-    updates: int | None = None
-    batch_size: int | None = None
-    eval_batch_size: int | None = None
-    precision: Precision = Field(default="float32", exclude_if=lambda value: value == "float32")
-    workers: Workers = Field(
-        default="auto", exclude=True, description="Processes that read ahead in training."
+    out: Path | None = option("Folder for the run.")
+    seed: int | None = option("Seed.")
+    lr: float | None = option("First learning rate.")
+    updates: int | None = option("Optimiser steps.")
+    batch_size: int | None = option("Windows per step.")
+    eval_batch_size: int | None = option("Windows per batch when not training.")
+    precision: Precision = option(
+        "How networks multiply: float32 (default), tf32 or bf16.",
+        "float32",
+        exclude_if=lambda value: value == "float32",
+    )
+    workers: Workers = option(
+        "Processes that read ahead in training: auto (default), 0, 2, ...", "auto", exclude=True
     )
 
 
@@ -76,17 +155,19 @@ class TrainConfig(LearningConfig, frozen=True, extra="forbid"):
     from the weights in ``source``. ``pretrained`` is DPOT's released backbone.
     """
 
-    system: str
-    backbone: str
-    paradigm: Literal["numerical", "real", "finetune"] = "numerical"
-    source: Path | None = None
-    pretrained: Path | None = None
-    measured_only: bool = False
-    benchmark_file: bool = False
-    clip: float | None = None
-    mask_prob: float | None = None
-    noise_scale: float | None = None
-    validations: int | None = None
+    system: str = Field(description=_SYSTEM)
+    backbone: str = Field(description=_BACKBONE)
+    paradigm: Literal["numerical", "real", "finetune"] = option(
+        "numerical (default), real or finetune.", "numerical"
+    )
+    source: Path | None = option("Checkpoint that finetuning starts from.")
+    pretrained: Path | None = option("DPOT's released backbone.")
+    measured_only: bool = option("Loss over measured channels; published: all.", False)
+    benchmark_file: bool = option("Also write the benchmark's dictionary, PARADIGM.pth.", False)
+    clip: float | None = option("Largest gradient norm; 0 for none.")
+    mask_prob: float | None = option("Share of masked simulated windows.")
+    noise_scale: float | None = option("Noise on simulated windows.")
+    validations: int | None = option("Number of validations.")
 
     def check(self) -> None:
         """Refuse fields that contradict each other."""
@@ -121,18 +202,22 @@ class AdaptConfig(LearningConfig, frozen=True, extra="forbid"):
     128 x 16 of them; everything else is the same.
     """
 
-    source: Path
-    preset: Literal["paper", "auto"] = "auto"
-    target: Literal["rmse", "rel_l2"] | None = None
-    budget: int | None = Field(default=None, ge=1)
-    members: int = Field(default=3, ge=1)
-    width: int | None = None
-    depth: int | None = None
-    steps: int | None = None
-    checkpointing: bool | None = None
-    epochs: int | None = None
-    radial: int | None = None
-    angular: int | None = None
+    source: Path = Field(description="Checkpoint of the operator to adapt.")
+    preset: Literal["paper", "auto"] = option(
+        "auto: cells sized to the fit split (default); paper: 128 x 16 cells.", "auto"
+    )
+    target: Literal["rmse", "rel_l2"] | None = option(
+        "Weight windows for this score: rmse or rel_l2."
+    )
+    budget: int | None = option("Most evaluations of the repair module per forecast.", ge=1)
+    members: int = option("Number of repair modules.", 3, ge=1)
+    width: int | None = option("Base width of the repair U-Net.")
+    depth: int | None = option("Levels of the repair U-Net.")
+    steps: int | None = option("Iterates of the loop, L.")
+    checkpointing: bool | None = option("Less memory for more time when training.")
+    epochs: int | None = option("Epochs of each repair module, instead of updates.")
+    radial: int | None = option("Radial bands.")
+    angular: int | None = option("Angular sectors.")
 
     def check(self) -> None:
         """Refuse fields that contradict each other."""
@@ -173,16 +258,20 @@ class EvaluateConfig(BenchmarkConfig, frozen=True, extra="forbid"):
     """
 
     model: Path
-    source: Path | None = None
-    kind: Literal["real", "numerical"] = "real"
-    split: Literal["train", "val", "test"] = "test"
-    test_mode: Literal["all", "in_dist", "out_dist", "seen", "unseen"] = "all"
-    autoregressive: int | None = Field(default=None, ge=1)
-    frames: int | None = Field(default=None, ge=1)
-    batch_size: int | None = Field(default=None, ge=1)
-    compat: Literal["benchmark"] | None = None
-    probes: bool = False
-    output: Path | None = None
+    source: Path | None = option("The artifact's source, if not beside it.")
+    kind: Literal["real", "numerical"] = option("real (default) or numerical.", "real")
+    split: Literal["train", "val", "test"] = option("train, val or test (default).", "test")
+    test_mode: Literal["all", "in_dist", "out_dist", "seen", "unseen"] = option(
+        "all (default), in_dist, out_dist, seen or unseen.", "all"
+    )
+    autoregressive: int | None = option(
+        "Blocks of the roll-out: 1, or the preset's with --compat benchmark.", ge=1
+    )
+    frames: int | None = option("Nominal frames of a trajectory.", ge=1)
+    batch_size: int | None = option("Windows per batch.", ge=1)
+    compat: Literal["benchmark"] | None = option("benchmark: score exactly as the benchmark does.")
+    probes: bool = option("Also the mean velocity profile error behind the body.", False)
+    output: Path | None = option("Also write the JSON here.")
 
 
 def _given(**values: Any) -> dict[str, Any]:

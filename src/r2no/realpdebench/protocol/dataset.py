@@ -17,8 +17,7 @@ from r2no.errors import ConfigError, NonFiniteError
 from r2no.realpdebench.files.arrow import ArrowTrajectories
 from r2no.realpdebench.files.folder import Folder, check_version
 from r2no.realpdebench.files.hdf5 import HDF5Trajectories
-from r2no.realpdebench.files.index import Index
-from r2no.realpdebench.files.splits import WindowStart
+from r2no.realpdebench.files.index import Index, WindowStart
 from r2no.realpdebench.files.trajectories import Trajectories
 from r2no.realpdebench.systems import (
     KINDS,
@@ -103,9 +102,13 @@ class RealPDEBench(Dataset[Window]):
             mask_prob=mask_prob,
         )
         self.autoregressive = whole("autoregressive", autoregressive)
-        self.noise_scale = _not_negative("noise_scale", noise_scale)
+        if not 0 <= noise_scale < float("inf"):
+            raise ConfigError(
+                f"`noise_scale` must be finite and not negative, but got {noise_scale}."
+            )
+        self.noise_scale = noise_scale
         self.seed = _plain_seed(seed)
-        self._epoch = _shared_counter()
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers see it change
         check_version(root)
         folder = Folder(root, self.system.name)
         self.layout = folder.detect(kind, layout)
@@ -226,13 +229,6 @@ class RealPDEBench(Dataset[Window]):
         )
 
 
-def _not_negative(argument: str, value: Number) -> Number:
-    """Refuse a negative or non-finite scale."""
-    if not 0 <= value < float("inf"):
-        raise ConfigError(f"`{argument}` must be finite and not negative, but got {value}.")
-    return value
-
-
 def _plain_seed(seed: int | torch.Generator) -> int:
     """A seed as a number; a generator gives the next draw of its stream."""
     if isinstance(seed, torch.Generator):
@@ -275,13 +271,6 @@ def add_noise(
     """Multiplicative Gaussian noise, x + x n s with n ~ N(0, 1)."""
     noise = torch.randn(values.shape, generator=generator)
     return noise.mul_(scale).add_(1.0).mul_(values)
-
-
-def _shared_counter() -> Tensor:
-    """An integer that worker processes see change."""
-    counter = torch.zeros((), dtype=torch.int64)
-    counter.share_memory_()
-    return counter
 
 
 def open_trajectories(folder: Folder, system: System, kind: str, layout: str) -> Trajectories:

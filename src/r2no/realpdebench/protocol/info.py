@@ -16,8 +16,7 @@ from r2no._types import PathLike
 from r2no.checks import choice
 from r2no.errors import DataError, R2NOError
 from r2no.realpdebench.files.folder import GROUPS, Folder, check_version
-from r2no.realpdebench.files.index import Index
-from r2no.realpdebench.files.splits import WindowStart
+from r2no.realpdebench.files.index import Index, WindowStart
 from r2no.realpdebench.files.trajectories import Shape, Trajectories
 from r2no.realpdebench.protocol.dataset import open_trajectories
 from r2no.realpdebench.systems import KINDS, SPLITS, SYSTEMS, System, lookup
@@ -146,8 +145,7 @@ def _kind_report(folder: Folder, system: System, kind: str) -> KindReport:
     layouts = folder.layouts(kind)
     expected = system.trajectories[KINDS.index(kind)]
     problems: list[str] = []
-    trajectories = _opened(folder, system, kind, problems)
-    shapes = {} if trajectories is None else _shapes(trajectories, problems)
+    trajectories, shapes = _readable(folder, system, kind, problems)
     index = Index(folder, system, kind, layouts[0] if layouts else "arrow", tuple(shapes))
     lists, more = _window_lists(index)
     problems += more if layouts else []  # without fields that is said already
@@ -168,24 +166,22 @@ def _kind_report(folder: Folder, system: System, kind: str) -> KindReport:
     )
 
 
-def _opened(folder: Folder, system: System, kind: str, problems: list[str]) -> Trajectories | None:
-    """The trajectories, or ``None`` and a note of what is wrong."""
+def _readable(
+    folder: Folder, system: System, kind: str, problems: list[str]
+) -> tuple[Trajectories | None, dict[str, Shape]]:
+    """The trajectories and the shapes of those that can be read; what is wrong is noted."""
+    shapes: dict[str, Shape] = {}
     try:
-        return open_trajectories(folder, system, kind, folder.detect(kind))
+        found = open_trajectories(folder, system, kind, folder.detect(kind))
     except R2NOError as error:
         problems.append(str(error))
-        return None
-
-
-def _shapes(trajectories: Trajectories, problems: list[str]) -> dict[str, Shape]:
-    """Shapes of the trajectories that can be read; what is wrong with the others is noted."""
-    found = {}
-    for name in trajectories.names:
+        return None, shapes
+    for name in found.names:
         try:
-            found[name] = trajectories.shape(name)
+            shapes[name] = found.shape(name)
         except R2NOError as error:
             problems.append(str(error))
-    return found
+    return found, shapes
 
 
 def _window_lists(index: Index) -> tuple[dict[str, list[WindowStart]], list[str]]:

@@ -11,20 +11,21 @@ from r2no.data.ahead import prepare
 from r2no.errors import ConfigError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
-from r2no.realpdebench.protocol.config import AdaptConfig, EvaluateConfig, TrainConfig
+from r2no.realpdebench.protocol.config import AdaptConfig, EvaluateConfig, TrainConfig, preset
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol, Remembered, score_operators
-from r2no.realpdebench.protocol.presets import preset
-from r2no.realpdebench.protocol.sources import (
+from r2no.realpdebench.protocol.inputs import (
     Source,
+    check_operator,
     is_artifact,
     open_artifact,
     open_source,
+    open_windows,
+    read_through,
     source_system,
     start_operator,
     with_names,
 )
-from r2no.realpdebench.protocol.windows import check_operator, open_windows, read_through
 from r2no.realpdebench.systems import SPLITS
 from r2no.runs.finish import ARTIFACT, SUMMARY, finish, summarise
 from r2no.settings import changed
@@ -48,57 +49,46 @@ def run_training(config: TrainConfig, *, reporter: Reporter = SILENT) -> dict[st
     """
     devices.choose(config.device)  # one that is not there is refused before the long work
     with sole_run(config.folder / SUMMARY):
-        return _train(config, reporter)
-
-
-def _train(config: TrainConfig, reporter: Reporter) -> dict[str, Any]:
-    """Read the data through once, train, and write checkpoints and a summary."""
-    row, work = config.resolved(), config.folder / "run"
-    train, validation = _training_windows(config)
-    prepare(train, config.workers, devices.choose(config.device))
-    if not ranks.agreed(
-        work.exists()
-    ):  # simulated windows without masks, which would hide damaged channels
-        read_through([validation, _training_windows(config, mask_prob=0.0)[0]], reporter)
-    operator = start_operator(config, validation, reporter).operator
-    check_operator(operator, validation)
-    device = devices.describe(operator.history_shift.device)
-    reporter.say(f"Computing on {device}.")
-    result = train_operator(
-        operator,
-        train,
-        validation,
-        changed(row.train_settings(), workers=config.workers),
-        folder=work,
-        measured_only=config.measured_only,
-        validation_batch=row.eval_batch_size,
-        precision=config.precision,
-        title=f"{config.paradigm}: {config.backbone} on {config.system}",
-        reporter=reporter,
-    )
-    summary = {
-        "config": config.model_dump(mode="json"),
-        "preset": row.model_dump(),
-        "best_update": result.best_update,
-        "best_validation_rmse": result.best_score,
-        "data": {"train": train.fingerprint, "val": validation.fingerprint},
-        "files": _write_checkpoints(config, operator, result),
-        "device": device,
-        "versions": versions(),
-    }
-    storage.write_json(config.folder / SUMMARY, summary)
-    return {**summary, "folder": config.folder, "checkpoint": config.folder / CHECKPOINT}
+        row, work = config.resolved(), config.folder / "run"
+        train, validation = _training_windows(config)
+        prepare(train, config.workers, devices.choose(config.device))
+        if not ranks.agreed(work.exists()):
+            # simulated windows without masks, which would hide damaged channels
+            read_through([validation, _training_windows(config, mask_prob=0.0)[0]], reporter)
+        operator = start_operator(config, validation, reporter).operator
+        check_operator(operator, validation)
+        device = devices.describe(operator.history_shift.device)
+        reporter.say(f"Computing on {device}.")
+        result = train_operator(
+            operator,
+            train,
+            validation,
+            changed(row.train_settings(), workers=config.workers),
+            folder=work,
+            measured_only=config.measured_only,
+            validation_batch=row.eval_batch_size,
+            precision=config.precision,
+            title=f"{config.paradigm}: {config.backbone} on {config.system}",
+            reporter=reporter,
+        )
+        summary = {
+            "config": config.model_dump(mode="json"),
+            "preset": row.model_dump(),
+            "best_update": result.best_update,
+            "best_validation_rmse": result.best_score,
+            "data": {"train": train.fingerprint, "val": validation.fingerprint},
+            "files": _write_checkpoints(config, operator, result),
+            "device": device,
+            "versions": versions(),
+        }
+        storage.write_json(config.folder / SUMMARY, summary)
+        return {**summary, "folder": config.folder, "checkpoint": config.folder / CHECKPOINT}
 
 
 def _training_windows(config: TrainConfig, **changes: Any) -> tuple[RealPDEBench, RealPDEBench]:
     row, kind = config.resolved(), "numerical" if config.paradigm == "numerical" else "real"
-    draws = {
-        "mask_prob": row.mask_prob,
-        "noise_scale": row.noise_scale,
-        "seed": row.seed,
-        **changes,
-    }
-    train = open_windows(config, config.system, kind, "train", **draws)
+    draws = {"mask_prob": row.mask_prob, "noise_scale": row.noise_scale, "seed": row.seed}
+    train = open_windows(config, config.system, kind, "train", **draws | changes)
     return train, open_windows(config, config.system, "real", "val")
 
 
@@ -131,32 +121,25 @@ def run_adaptation(config: AdaptConfig, *, reporter: Reporter = SILENT, command:
     system = source_system(config, config.source)
     folder = config.out or Path("runs") / f"{system}-adapt-{config.source.stem}"
     with sole_run(folder / SUMMARY):
-        return _adapt(config, system, folder, reporter, command)
-
-
-def _adapt(
-    config: AdaptConfig, system: str, folder: Path, reporter: Reporter, command: str
-) -> Path:
-    """Read the data through once, adapt, and end the run as every run ends."""
-    train, fit, test = (open_windows(config, system, "real", split) for split in SPLITS)
-    if not ranks.agreed((folder / "work").exists()):
-        read_through([train, fit, test], reporter)
-    source = open_source(config, config.source, cache=folder / "cache", reporter=reporter)
-    check_operator(source.operator, fit)
-    model = adapt(
-        source.operator,
-        train,
-        fit,
-        settings=config.settings(),
-        normalisers=source.normalisers,
-        folder=folder / "work",
-        reporter=reporter,
-    )
-    model = with_names(model, source)
-    splits = {"train": train, "fit": fit, "test": test}
-    found = finish(model, splits, folder / ARTIFACT, command=command, reporter=reporter)
-    summarise(config.model_dump(mode="json"), model, found)
-    return found.artifact
+        train, fit, test = (open_windows(config, system, "real", split) for split in SPLITS)
+        if not ranks.agreed((folder / "work").exists()):
+            read_through([train, fit, test], reporter)
+        source = open_source(config, config.source, cache=folder / "cache", reporter=reporter)
+        check_operator(source.operator, fit)
+        model = adapt(
+            source.operator,
+            train,
+            fit,
+            settings=config.settings(),
+            normalisers=source.normalisers,
+            folder=folder / "work",
+            reporter=reporter,
+        )
+        model = with_names(model, source)
+        splits = {"train": train, "fit": fit, "test": test}
+        found = finish(model, splits, folder / ARTIFACT, command=command, reporter=reporter)
+        summarise(config.model_dump(mode="json"), model, found)
+        return found.artifact
 
 
 def run_evaluation(config: EvaluateConfig, *, reporter: Reporter = SILENT) -> dict[str, Any]:
@@ -188,9 +171,8 @@ def run_evaluation(config: EvaluateConfig, *, reporter: Reporter = SILENT) -> di
     device = source.operator.history_shift.device
     reporter.say(f"Computing on {devices.describe(device)}.")
     scores = score_operators(operators, windows, protocol, device=device, reporter=reporter)
-    result: dict[str, Any] = storage.strict_json(
-        {**scores, **_circumstances(source, windows, protocol)}
-    )
+    circumstances = _circumstances(source, windows, protocol)
+    result: dict[str, Any] = storage.strict_json({**scores, **circumstances})
     if config.output is not None:
         storage.write_json(config.output, result)
     return result

@@ -39,13 +39,6 @@ class Normalisers(NamedTuple):
         return brief_repr(self)
 
 
-def _normaliser(moments: Moments, method: str) -> Normaliser:
-    """Shift and scale of ``gaussian``, ``range`` or ``none``."""
-    if choice("method", method, METHODS) == "none":
-        return Normaliser.identity(len(moments.mean))
-    return moments.range() if method == "range" else moments.gaussian()
-
-
 class Statistics(NamedTuple):
     """Moments of all histories and of all targets of a data set."""
 
@@ -56,8 +49,10 @@ class Statistics(NamedTuple):
         return brief_repr(self)
 
     def normalisers(self, method: str = "gaussian") -> Normalisers:
-        """Normalisers of one method."""
-        return Normalisers(_normaliser(self.history, method), _normaliser(self.target, method))
+        """Shift and scale by one of ``METHODS``."""
+        if choice("method", method, METHODS) == "none":
+            return Normalisers(*(Normaliser.identity(len(part.mean)) for part in self))
+        return Normalisers(*(p.range() if method == "range" else p.gaussian() for p in self))
 
     def _merge(self, other: "Statistics", *, between: bool) -> "Statistics":
         history = self.history.merge(other.history, between=between)

@@ -1,10 +1,10 @@
 """The declared study: which pairs, from which sources, with which choices; two presets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, field_validator
 
 from r2no import storage
 from r2no._types import Extent
@@ -13,11 +13,10 @@ from r2no.checks import choice
 from r2no.devices import Precision
 from r2no.errors import ConfigError
 from r2no.progress import Reporter
-from r2no.realpdebench.protocol.config import BenchmarkConfig, TrainConfig
+from r2no.realpdebench.protocol.config import BenchmarkConfig, Preset, TrainConfig, option
 from r2no.realpdebench.protocol.dataset import RealPDEBench
-from r2no.realpdebench.protocol.sources import Source, open_source
-from r2no.realpdebench.protocol.windows import open_windows
-from r2no.realpdebench.study.studies import BACKBONES, SourceName
+from r2no.realpdebench.protocol.inputs import Source, open_source, open_windows
+from r2no.realpdebench.study.studies import BACKBONES, SOURCES, SourceName
 from r2no.realpdebench.systems import SPLITS, SYSTEMS
 from r2no.settings import valid
 from r2no.training import TrainSettings
@@ -26,6 +25,7 @@ from r2no.training.config import Workers
 #: Results of the first format hold other estimates of the theory; all are read.
 FORMATS = ("r2no.bench/1", "r2no.bench/2")
 FORMAT = FORMATS[-1]
+BEYOND_FORMAT = "r2no.beyond/1"
 
 _MINI_TRAIN = {
     "small": True,
@@ -48,34 +48,38 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
     of docs/reproduction.md; results of both norms stand beside each other below ``out``.
     """
 
-    preset: Literal["paper", "mini"] = "paper"
-    data: Path | None = None
-    out: Path = Path("bench-out")
-    systems: tuple[str, ...] = tuple(SYSTEMS)
-    backbones: tuple[str, ...] = tuple(BACKBONES)
-    sources: tuple[SourceName, ...] = ("finetune", "pretrained")
+    preset: Literal["paper", "mini"] = option(
+        "paper (default), or mini: synthetic data, small networks.", "paper"
+    )
+    data: Path | None = option("Folder that holds one folder per system.")
+    out: Path = option("Folder of the run; default bench-out.", Path("bench-out"))
+    systems: tuple[str, ...] = option("Repeat for several; default all.", tuple(SYSTEMS))
+    backbones: tuple[str, ...] = option("Repeat for several; default all.", tuple(BACKBONES))
+    sources: tuple[SourceName, ...] = option("finetune, pretrained; default both.", SOURCES)
     pretrained_backbones: tuple[str, ...] = ("fno", "dpot_s")
-    checkpoints: Path | None = None
-    dpot: Path | None = None
-    members: int = Field(default=3, ge=1)
+    checkpoints: Path | None = option("Released weights, SYSTEM/BACKBONE/PARADIGM.pth.")
+    dpot: Path | None = option("DPOT's released backbone.")
+    members: int = option("Repair modules; published: 3.", 3, ge=1)
     seed: int = 42
-    batch_size: int = Field(default=8, ge=1, description="Windows per batch when not training.")
-    compat: Literal["benchmark"] | None = None
-    extent: Extent = "corner"
+    batch_size: int = option("Windows per batch when not training.", 8, ge=1)
+    compat: Literal["benchmark"] | None = option("benchmark: score as the benchmark does.")
+    extent: Extent = option("corner (default) or ellipse.", "corner")
     norm: Literal["ortho", "forward"] = "ortho"
-    weight_exponent: float = Field(default=1.0, ge=0)
-    statistics: str = "exact"
+    weight_exponent: float = option("p of the window weight; published: 1.", 1.0, ge=0)
+    statistics: str = option("exact, benchmark, or a file.", "exact")
     layout: Literal["auto", "arrow", "hdf5"] = "auto"
     checkpointing: bool = False
-    accept: bool = Field(default=False, description="Use released files known not to work.")
-    beyond: bool = Field(default=False, description="Also fit what the paper does not have.")
-    device: str = Field(default="auto", exclude=True, description="Where to compute.")
-    workers: Workers = Field(
-        default="auto", exclude=True, description="Processes that read ahead in training."
+    accept: bool = option("Use released files known not to work.", False)
+    beyond: bool = option("Also r2no's default fit, for `table beyond`.", False)
+    device: str = option("Where to compute: auto, cpu, cuda:1, ...", "auto", exclude=True)
+    workers: Workers = option(
+        "Processes that read ahead in training: auto (default), 0, 2.", "auto", exclude=True
     )
-    precision: Precision = Field(default="float32", description="How networks multiply.")
-    forecasts: Literal["keep", "drop"] = Field(
-        default="keep", exclude=True, description="The sources' forecasts after a pair is fitted."
+    precision: Precision = option(
+        "How networks multiply: float32 (default), tf32 or bf16.", "float32"
+    )
+    forecasts: Literal["keep", "drop"] = option(
+        "Of the sources, on disk: keep (default), or drop once used.", "keep", exclude=True
     )
 
     @field_validator("systems")
@@ -115,6 +119,14 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
             for source in self.sources
             if source == "finetune" or backbone in self.pretrained_backbones
         )
+
+    def pairs(self) -> list["Pair"]:
+        """All pairs, those of a unit one after another."""
+        return [
+            Pair(self, system, backbone, source)
+            for system, backbone in self.units()
+            for source in self.sources_of(backbone)
+        ]
 
     def adapt(self) -> AdaptSettings:
         """Settings of the adaptation."""
@@ -203,6 +215,14 @@ class Pair:
         """What files and messages call the pair."""
         return f"{self.system}-{self.backbone}-{self.source}"
 
+    def starting_from(self, source: SourceName) -> "Pair":
+        """The pair of the same system and backbone with another source."""
+        return replace(self, source=source)
+
+    def published(self) -> Preset:
+        """How long and in which batches its backbone is trained."""
+        return self.config.train(self.system, self.backbone, paradigm="numerical").resolved()
+
     @property
     def result(self) -> Path:
         """Scores and everything else the tables read; those of the other norm have its name."""
@@ -238,3 +258,19 @@ class Pair:
             return False
         found = storage.read_json(self.result)
         return (found.get("format"), found.get("key")) == (FORMAT, key)
+
+    def is_done(self, key: str) -> bool:
+        """Whether all that the pair is asked for is there."""
+        beyond = not self.config.beyond or is_beyond_done(self.result, key)
+        return self.is_scored(key) and beyond
+
+
+def beyond_file(result: Path) -> Path:
+    """The rows that the paper does not have, beside a pair's result."""
+    return result.with_name(f"{result.stem}.beyond.json")
+
+
+def is_beyond_done(result: Path, key: str) -> bool:
+    """Whether these rows are there and belong to this key."""
+    path = beyond_file(result)
+    return path.is_file() and storage.read_json(path).get("key") == key

@@ -7,9 +7,9 @@ from typing import Any
 from r2no import storage
 from r2no.errors import ConfigError
 from r2no.realpdebench.study.config import FORMAT
-from r2no.realpdebench.study.results import Results
 from r2no.realpdebench.study.sheets import Cell, Sheet, cells
 from r2no.realpdebench.study.studies import BACKBONES, SYSTEM_NAMES, study
+from r2no.realpdebench.study.values import Results
 
 FIELD_NAMES = {
     "target": "Target",
@@ -77,8 +77,7 @@ def _theory(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
 
 def has_theory(content: dict[str, Any]) -> bool:
     """Whether a result holds today's estimates, not those of the first format."""
-    result: bool = content["format"] == FORMAT
-    return result
+    return bool(content["format"] == FORMAT)
 
 
 def _digits(value: float) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 from r2no.checks import choice
 from r2no.errors import ConfigError
 from r2no.realpdebench.study.details import FIELD_NAMES, has_theory, load_fields
-from r2no.realpdebench.study.passes import stored_errors
-from r2no.realpdebench.study.results import Results, study_values
+from r2no.realpdebench.study.readouts import stored_errors
 from r2no.realpdebench.study.studies import BACKBONES, METRIC_NAMES, SYSTEM_NAMES, study
+from r2no.realpdebench.study.values import Results, study_values
 from r2no.report import (
     Curve,
     Labels,

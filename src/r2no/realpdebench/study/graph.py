@@ -19,7 +19,7 @@ from r2no.adaptation.adapting import prepare
 from r2no.errors import R2NOError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
-from r2no.realpdebench.protocol.sources import is_artifact
+from r2no.realpdebench.protocol.inputs import is_artifact
 from r2no.realpdebench.study.checkpoints import check_sources, obtain_source, released
 from r2no.realpdebench.study.config import BenchConfig, Pair
 from r2no.realpdebench.study.pair import run_pair
@@ -37,16 +37,14 @@ class Job:
 
     name: str
     stage: Stage
-    pair: tuple[str, str, SourceName] | None = None
+    pair: Pair | None = None
     member: int | None = None
     after: tuple[str, ...] = ()
 
 
 def jobs_of(config: BenchConfig) -> list[Job]:
     """All jobs of a study, each after those it needs."""
-    found = [
-        job for system, backbone in config.units() for job in _of_unit(config, system, backbone)
-    ]
+    found = [job for unit in config.units() for job in _of_unit(config, *unit)]
     pairs = tuple(job.name for job in found if job.stage == "pair")
     return [*found, Job(f"table{_norm(config)}", "table", after=pairs)]
 
@@ -59,32 +57,30 @@ def _of_unit(config: BenchConfig, system: str, backbone: str) -> Iterator[Job]:
     """Checkpoints that must be trained, then the pairs that start from them."""
     wanted = config.sources_of(backbone)
     chain: tuple[SourceName, ...] = ("pretrained", "finetune")
-    if "finetune" not in wanted or released(config, system, backbone, "finetune"):
+    first = Pair(config, system, backbone, "pretrained")
+    if "finetune" not in wanted or released(first.starting_from("finetune")):
         chain = tuple(source for source in chain if source in wanted)
     made: list[str] = []
-    for source in chain:
-        if released(config, system, backbone, source) is None:
-            name = f"{system}-{backbone}-{source}.source"
-            yield Job(name, "source", (system, backbone, source), after=tuple(made))
+    for place in map(first.starting_from, chain):
+        if released(place) is None:
+            name = f"{place.name}.source"
+            yield Job(name, "source", place, after=tuple(made))
             made.append(name)
-    for source in wanted:
-        checkpoint = f"{system}-{backbone}-{source}.source"
-        after = (checkpoint,) if checkpoint in made else ()
-        yield from _of_pair(config, (system, backbone, source), after)
+    for place in map(first.starting_from, wanted):
+        checkpoint = f"{place.name}.source"
+        yield from _of_pair(place, (checkpoint,) if checkpoint in made else ())
 
 
-def _of_pair(
-    config: BenchConfig, pair: tuple[str, str, SourceName], after: tuple[str, ...]
-) -> Iterator[Job]:
-    name = "-".join(pair) + _norm(config)
-    h0 = Job(f"{name}.h0", "h0", pair, after=after)
+def _of_pair(place: Pair, after: tuple[str, ...]) -> Iterator[Job]:
+    name = place.name + _norm(place.config)
+    h0 = Job(f"{name}.h0", "h0", place, after=after)
     members = [
-        Job(f"{name}.member-{number}", "member", pair, number, (h0.name,))
-        for number in range(config.members)
+        Job(f"{name}.member-{number}", "member", place, number, (h0.name,))
+        for number in range(place.config.members)
     ]
     yield h0
     yield from members
-    yield Job(f"{name}.pair", "pair", pair, after=tuple(job.name for job in members))
+    yield Job(f"{name}.pair", "pair", place, after=tuple(job.name for job in members))
 
 
 def run_job(config: BenchConfig, job: Job, reporter: Reporter = SILENT) -> None:
@@ -108,12 +104,11 @@ def _work(config: BenchConfig, job: Job, reporter: Reporter) -> None:
         storage.write_bytes(config.out / f"{job.name}.md", table.encode())
         return
     check_sources(config)
-    place = Pair(config, *job.pair)
-    checkpoint = obtain_source(config, *job.pair, reporter)
+    checkpoint = obtain_source(job.pair, reporter)
     if job.stage == "pair":
-        run_pair(place, checkpoint, reporter)
+        run_pair(job.pair, checkpoint, reporter)
     elif job.stage != "source":
-        _prepare_pair(place, checkpoint, job.member, reporter)
+        _prepare_pair(job.pair, checkpoint, job.member, reporter)
 
 
 def _prepare_pair(place: Pair, checkpoint: Path, member: int | None, reporter: Reporter) -> None:

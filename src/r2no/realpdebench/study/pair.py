@@ -9,26 +9,28 @@ from typing import Any
 from torch import nn
 
 from r2no import devices, ranks, storage
-from r2no.adaptation import AdaptedModel, adapt, load
+from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, load, readouts
 from r2no.adaptation.model import versions
+from r2no.adaptation.named_readouts import further_forecasts, roll_out
 from r2no.data.window import Windows
 from r2no.locks import sole_run
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol
-from r2no.realpdebench.protocol.sources import Source, is_artifact, with_names
-from r2no.realpdebench.protocol.windows import check_operator
-from r2no.realpdebench.study.beyond import is_beyond_done, run_beyond
-from r2no.realpdebench.study.config import FORMAT, Pair
-from r2no.realpdebench.study.passes import TestPass, diagnostic, run_pass, shown_frames
-from r2no.realpdebench.study.readouts import StudyReadouts, study_readouts
+from r2no.realpdebench.protocol.inputs import Source, check_operator, is_artifact, with_names
+from r2no.realpdebench.study.config import BEYOND_FORMAT, FORMAT, Pair, beyond_file
+from r2no.realpdebench.study.readouts import (
+    StudyReadouts,
+    TestPass,
+    diagnostic,
+    run_pass,
+    shown_frames,
+    study_readouts,
+)
 from r2no.realpdebench.study.theory import errors_by_trajectory, selection_summary
 from r2no.runs.finish import ARTIFACT
-
-
-def is_done(place: Pair, key: str) -> bool:
-    """Whether all that the pair is asked for is there."""
-    return place.is_scored(key) and (not place.config.beyond or is_beyond_done(place.result, key))
+from r2no.scoring import Metrics, score
+from r2no.training import Persistence
 
 
 def run_pair(place: Pair, checkpoint: Path, reporter: Reporter) -> bool:
@@ -39,28 +41,17 @@ def run_pair(place: Pair, checkpoint: Path, reporter: Reporter) -> bool:
     windows = place.config.windows(place.system)
     key = place.key(checkpoint, windows)
     with sole_run(place.result), sole_run(place.folder(key) / ARTIFACT):
-        if ranks.agreed(is_done(place, key)):
+        if ranks.agreed(place.is_done(key)):
             return False
-        _run(place, checkpoint, windows, key, reporter)
+        source = place.open(checkpoint, reporter)
+        check_operator(source.operator, windows["test"])
+        protocol = Protocol(place.config.batch_size, place.config.compat, source.normalisers)
+        if not place.is_scored(key):
+            model = _adapted(place, source, windows, key, reporter)
+            score_pair(place, key, model, windows, protocol=protocol, reporter=reporter)
+        if place.config.beyond:
+            run_beyond(place, key, source, windows, protocol, reporter)
     return True
-
-
-def _run(
-    place: Pair,
-    checkpoint: Path,
-    windows: dict[str, RealPDEBench],
-    key: str,
-    reporter: Reporter,
-) -> None:
-    """Adapt the pair if that is not done, score it and write its result."""
-    source = place.open(checkpoint, reporter)
-    check_operator(source.operator, windows["test"])
-    protocol = Protocol(place.config.batch_size, place.config.compat, source.normalisers)
-    if not place.is_scored(key):
-        model = _adapted(place, source, windows, key, reporter)
-        score_pair(place, key, model, windows, protocol=protocol, reporter=reporter)
-    if place.config.beyond:
-        run_beyond(place, key, source, windows, protocol, reporter)
 
 
 def score_pair(
@@ -96,17 +87,29 @@ def _adapted(
     path = place.folder(key) / ARTIFACT
     if ranks.agreed(is_artifact(path)):
         return load(path, source.operator, device=place.config.device)
-    model = adapt(
+    model = _fitted(place, source, windows, key, place.config.adapt(), reporter)
+    with_names(model, source).save(path)
+    return load(path, source.operator, device=place.config.device)
+
+
+def _fitted(
+    place: Pair,
+    source: Source,
+    windows: Mapping[str, Windows],
+    key: str,
+    settings: AdaptSettings,
+    reporter: Reporter,
+) -> AdaptedModel:
+    """The pair adapted with some settings; modules are kept in its work folder."""
+    return adapt(
         source.operator,
         windows["train"],
         windows["val"],
-        settings=place.config.adapt(),
+        settings=settings,
         normalisers=source.normalisers,
-        folder=path.parent / "work",
+        folder=place.folder(key) / "work",
         reporter=reporter,
     )
-    with_names(model, source).save(path)
-    return load(path, source.operator, device=place.config.device)
 
 
 def _result(
@@ -130,7 +133,7 @@ def _result(
         "steps": loops.steps,
         "windows": {split: len(one) for split, one in windows.items()},
         "readouts": found.scores,
-        "ridges": chosen.ridges(),
+        "ridges": {name: one.ridge for name, one in chosen.ensembles.items()},
         "diagnostic": diagnostic(found.errors, model.fit_errors),
         "cost": _cost(model, found, len(windows["test"])),
         "data": {split: one.fingerprint for split, one in windows.items()},
@@ -166,3 +169,35 @@ def _cost(model: AdaptedModel, found: TestPass, windows: int) -> dict[str, Any]:
 def _parameters(module: object) -> int:
     found = module.parameters() if isinstance(module, nn.Module) else ()
     return sum(parameter.numel() for parameter in found)
+
+
+def run_beyond(
+    place: Pair,
+    key: str,
+    source: Source,
+    windows: Mapping[str, Windows],
+    protocol: Protocol,
+    reporter: Reporter,
+) -> None:
+    """Beyond the paper: fit and score r2no's default on a pair, and write the rows.
+
+    The modules are those of the paper's pass, found in its work folder; one pass over the fit split
+    and one over the test split come on top. Nothing of the paper's result changes.
+    """
+    model = _fitted(place, source, windows, key, place.config.beyond_adapt(), reporter)
+    fields, members = model.fields, len(model.loops.modules)
+    names = {f"r2no_m{members}": "beyond", "r2no_m1": "beyond_m1", "r2no_m0": "beyond_m0"}
+    found = readouts(model)
+    chosen = {new: found[old] for old, new in names.items() if old in found}
+    others = {"persistence": Persistence(fields.horizon_frames, len(fields.channels))}
+    metrics = Metrics(fields.measured, scored=protocol.scored)
+    score(
+        roll_out(model, {**chosen, **further_forecasts(model)}, others),
+        windows["test"],
+        [metrics],
+        batch_size=model.settings.batch_size,
+        title="beyond the paper on test",
+        reporter=reporter,
+    )
+    content: dict[str, Any] = {"verdict": str(model.verdict), "readouts": metrics.compute()}
+    storage.write_json(beyond_file(place.result), {"format": BEYOND_FORMAT, "key": key, **content})

@@ -1,12 +1,19 @@
-"""Before starting: steps, evaluations, time, disk and memory of a study, and what is cached."""
+"""Before starting: what a study takes and what is cached.
+
+Per pair, in evaluations, minutes as timed on this machine, disk and memory; or per job of a
+cluster, in GPU hours and disk, by arithmetic alone. Nothing is trained.
+"""
 
 import math
 import warnings
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from r2no import devices
 from r2no.adaptation import AdaptSettings
@@ -21,17 +28,18 @@ from r2no.adaptation.costs import (
 )
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, collate
+from r2no.realpdebench.protocol.inputs import build_network, is_artifact
 from r2no.realpdebench.protocol.run import CHECKPOINT
-from r2no.realpdebench.protocol.sources import build_network, is_artifact
 from r2no.realpdebench.study.checkpoints import check_sources, finished, released, source_config
 from r2no.realpdebench.study.config import BenchConfig, Pair
-from r2no.realpdebench.study.pair import is_done
+from r2no.realpdebench.study.graph import Job, jobs_of, noted
 from r2no.realpdebench.study.run import prepare_data
 from r2no.realpdebench.study.sheets import Sheet, cells
 from r2no.realpdebench.study.studies import BACKBONES, SYSTEM_NAMES, SourceName
 from r2no.runs.finish import ARTIFACT
 
 _TITLES = ("Backbone", "System", "Source", "checkpoint", "adaptation", "scores")
+_TRAINING = 3  # a step with its gradient, in evaluations
 _HALVES = 2  # groups of windows that a published fit keeps sums of
 _NUMBERS = ("evaluations", "minutes", "disk MB")
 
@@ -61,11 +69,7 @@ def plan_sheet(config: BenchConfig, *, jobs: int = 1, calibrate: bool = True) ->
     prepare_data(config)
     timer = _Timer(config) if calibrate else None
     rows, seconds, evaluations, disk = [], 0.0, 0, 0.0
-    plans = [
-        pair_plan(Pair(config, system, backbone, source))
-        for system, backbone in config.units()
-        for source in config.sources_of(backbone)
-    ]
+    plans = [pair_plan(place) for place in config.pairs()]
     for plan in plans:
         place = plan.place
         cost = timer.seconds(plan) if timer else math.nan
@@ -99,7 +103,7 @@ def pair_plan(place: Pair) -> PairPlan:
         key = place.key(path, windows)
         if is_artifact(place.folder(key) / ARTIFACT):
             adaptation = "cached"
-        scores = "cached" if is_done(place, key) else "to do"
+        scores = "cached" if place.is_done(key) else "to do"
     todo = adaptation != "cached" and scores != "cached"
     trained, validated = _training(settings, sizes["train"], sizes["val"]) if todo else (0, 0)
     steps = settings.members * settings.repair.steps
@@ -113,22 +117,22 @@ def pair_plan(place: Pair) -> PairPlan:
 
 def _checkpoint_state(place: Pair) -> tuple[str, int, int, Path | None]:
     """State, updates and batch of the trainings that are missing, and the file if it is there."""
-    config, system, backbone = place.config, place.system, place.backbone
     chain: tuple[SourceName, ...] = ("pretrained",)
     if place.source == "finetune":
         chain = ("pretrained", "finetune")
     start: Path | None = None
     missing, batch = 0, 1
-    given = released(config, system, backbone, place.source)
+    given = released(place)
     if given is not None:
         return "released", 0, 1, given
     for source in chain:
-        path = released(config, system, backbone, source)
+        one = place.starting_from(source)
+        path = released(one)
         if path is None and not missing:
-            train = source_config(config, system, backbone, source, start)
+            train = source_config(one, start)
             path = train.folder / CHECKPOINT if finished(train) else None
         if path is None:
-            row = config.train(system, backbone, paradigm="numerical").resolved()
+            row = one.published()
             missing, batch = missing + row.updates, row.batch_size
         start = path
     return ("to train", missing, batch, None) if missing else ("cached", 0, batch, start)
@@ -201,3 +205,85 @@ class _Timer:
             each = self._backbone(plan.place.system, plan.place.backbone)
             total += plan.updates * plan.batch * each
         return total
+
+
+def plan_jobs(config: BenchConfig, *, tflops: float) -> dict[str, Any]:
+    """Jobs with states, hours of a GPU that sustains ``tflops``, and GB; and what is left of both.
+
+    Counted are products and convolutions of networks and repair modules; transforms are not.
+    """
+    check_sources(config)
+    prepare_data(config)
+    counter = _Counter(config)
+    jobs = []
+    for job in jobs_of(config):
+        hours = counter.operations(job) / (tflops * 1e12 * 3600)
+        state = "done" if noted(config, job).get("state") == "done" else "to do"
+        row = {"name": job.name, "stage": job.stage, "after": list(job.after), "state": state}
+        jobs.append({**row, "gpu_hours": hours, "disk_gb": counter.disk(job) / 1e9})
+    left = [job for job in jobs if job["state"] != "done"]
+    return {
+        "norm": config.norm,
+        "tflops": tflops,
+        "jobs": jobs,
+        "gpu_hours": sum(job["gpu_hours"] for job in left),
+        "disk_gb": sum(job["disk_gb"] for job in left),
+    }
+
+
+class _Counter:
+    """Operations and bytes of jobs; networks are run once each, without values."""
+
+    def __init__(self, config: BenchConfig) -> None:
+        self._config = config
+        self._sizes = cache(self._sized)
+        self._network, self._module = cache(self._of_network), cache(self._of_module)
+
+    def _sized(self, system: str) -> tuple[Fields, dict[str, int]]:
+        windows = self._config.windows(system)
+        return windows["val"].fields, {split: len(one) for split, one in windows.items()}
+
+    def operations(self, job: Job) -> float:
+        """Floating point operations of a job."""
+        if job.pair is None:
+            return 0.0
+        system, backbone = job.pair.system, job.pair.backbone
+        fields, sizes = self._sizes(system)
+        settings = self._config.adapt()
+        if job.stage == "source":
+            row = job.pair.published()
+            return _TRAINING * row.updates * row.batch_size * self._network(system, backbone)
+        if job.stage == "h0":
+            return (sizes["train"] + sizes["val"]) * self._network(system, backbone)
+        loop = settings.repair.steps * self._module(fields)
+        if job.stage == "member":
+            work = training_work(settings.repair.train, sizes["train"])
+            trained = _TRAINING * work.updates * work.batch
+            return (trained + work.validations * sizes["val"]) * loop
+        rolled = settings.members * (sizes["val"] + sizes["test"]) + sizes["val"]
+        return rolled * loop + sizes["test"] * self._network(system, backbone)
+
+    def disk(self, job: Job) -> float:
+        """Bytes of the forecasts that a job keeps, which are nearly all."""
+        if job.stage != "h0" or job.pair is None:
+            return 0.0
+        fields, sizes = self._sizes(job.pair.system)
+        return float(forecast_bytes(fields, sizes["train"] + sizes["val"]))
+
+    def _of_network(self, system: str, backbone: str) -> float:
+        windows = self._config.windows(system)["val"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            network = build_network(backbone, windows, small=self._config.preset == "mini")
+        return _counted(network, windows[0].history[None])
+
+    def _of_module(self, fields: Fields) -> float:
+        module = self._config.adapt().module_for(fields)
+        seen = torch.zeros(1, *fields.history_shape)
+        return _counted(module, seen, torch.zeros(1, *fields.target_shape))
+
+
+def _counted(network: nn.Module, *inputs: torch.Tensor) -> float:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network.eval()(*inputs)
+    return float(counter.get_total_flops())

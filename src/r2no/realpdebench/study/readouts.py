@@ -1,16 +1,33 @@
-"""Every readout of every study, from the sums of one pass; none evaluates the module again."""
+"""Every readout of every study from the sums of one pass, and the one pass that scores them all."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from r2no.adaptation import AdaptedModel, readouts
-from r2no.ensemble import FittedEnsemble
-from r2no.spectral import FourierCells
+from r2no.adaptation.named_readouts import roll_out
+from r2no.data.window import Windows
+from r2no.ensemble import DepthErrors, FittedEnsemble
+from r2no.progress import SILENT, Reporter
+from r2no.realpdebench.protocol.dataset import RealPDEBench
+from r2no.realpdebench.protocol.evaluation import MeasuredChannels, Protocol
+from r2no.realpdebench.study.theory import WINDOWS, Contraction
+from r2no.scoring import Depths, Metrics, Sample, score
+from r2no.spectral import FourierCells, forward
+from r2no.spectral.energy import spectrum_energy
+from r2no.spectral.transforms import channel_picker, space_last
 
 #: Eight orders of magnitude.
 RIDGE_SWEEP = tuple(10.0**power for power in range(-8, 1))
 #: Retained depths per member; twelve steps give 4, 7, 10, 13, 19, 25 and 37 columns for M = 3.
 RETAINED = (1, 2, 3, 4, 6, 8, 12)
+
+#: Methods and number of frames that the qualitative figure shows.
+SHOWN, FRAMES = ("source", "irno_final", "r2no"), 5
 
 
 @dataclass(frozen=True)
@@ -20,52 +37,28 @@ class StudyReadouts:
     ensembles: dict[str, FittedEnsemble]
     aliases: dict[str, str]
 
-    def ridges(self) -> dict[str, float | None]:
-        """The penalty of each fitted readout."""
-        return {name: e.ridge for name, e in self.ensembles.items()}
-
 
 def study_readouts(model: AdaptedModel) -> StudyReadouts:
-    """The readouts of all studies.
+    """The readouts of all studies; those derived here predict without a copy of the sums.
 
     ``r2no`` combines all members in the full partition; ``no_*`` drop an axis or the base column,
     each with its own choice of ridge; ``columns_J`` retain fewer depths; ``ridge_x`` fix λ = x.
     """
-    members = len(model.loops.modules)
-    found = readouts(model)
-    found["r2no"] = found.pop(f"r2no_m{members}") if members > 1 else model.ensemble
-    found |= {name: _light(e) for name, e in _partitions(model.ensemble).items()}
-    found["no_base"] = _light(model.ensemble.derive(base_column=False))
-    aliases: dict[str, str] = {}
-    _add_columns(model.ensemble, found, aliases)
-    _add_ridges(model.ensemble, found, aliases)
+    full, cells, members = model.ensemble, model.ensemble.cells, len(model.loops.modules)
+    found, aliases = readouts(model), {}
+    found["r2no"] = found.pop(f"r2no_m{members}") if members > 1 else full
+    axes: dict[str, Any] = {"radial": cells.radial, "angular": cells.angular}
+    for name, dropped in (("radial", 1), ("angular", 1), ("shared_channels", True)):
+        coarse = FourierCells.polar(cells.grid, **axes | {name: dropped}, extent=cells.extent)
+        key = "no_channel" if name == "shared_channels" else f"no_{name}"
+        found[key] = full.derive(cells=coarse).without_sums()
+    found["no_base"] = full.derive(base_column=False).without_sums()
+    for name, change in _sweeps(full):
+        if change:
+            found[name] = full.derive(**change).without_sums()
+        else:
+            aliases[name] = "r2no"
     return StudyReadouts(found, aliases)
-
-
-def _light(ensemble: FittedEnsemble) -> FittedEnsemble:
-    """Without its copy of the sums; it predicts the same."""
-    return ensemble.without_sums()
-
-
-def _partitions(full: FittedEnsemble) -> dict[str, FittedEnsemble]:
-    """The ensemble with one axis of the partition dropped at a time."""
-    cells = full.cells
-
-    def without(*, radial: int, angular: int, shared: bool = False) -> FittedEnsemble:
-        coarse = FourierCells.polar(
-            cells.grid,
-            radial=radial,
-            angular=angular,
-            extent=cells.extent,
-            shared_channels=shared,
-        )
-        return full.derive(cells=coarse)
-
-    return {
-        "no_radial": without(radial=1, angular=cells.angular),
-        "no_angular": without(radial=cells.radial, angular=1),
-        "no_channel": without(radial=cells.radial, angular=cells.angular, shared=True),
-    }
 
 
 def retained_depths(steps: int, number: int) -> tuple[int, ...]:
@@ -73,25 +66,134 @@ def retained_depths(steps: int, number: int) -> tuple[int, ...]:
     return tuple(math.ceil(place * steps / number) for place in range(1, number + 1))
 
 
-def _add_columns(
-    full: FittedEnsemble, found: dict[str, FittedEnsemble], aliases: dict[str, str]
-) -> None:
+def _sweeps(full: FittedEnsemble) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of the sweeps and what they change; nothing where that is the ensemble as it is."""
     steps = full.columns.depths[-1]
     for number in sorted({*(n for n in RETAINED if n < steps), steps}):
         columns = full.columns.restricted(depths=retained_depths(steps, number))
         name = f"columns_{columns.number:03d}"
-        if number == steps:
-            aliases[name] = "r2no"
-        else:
-            found[name] = _light(full.derive(depths=columns.depths))
-
-
-def _add_ridges(
-    full: FittedEnsemble, found: dict[str, FittedEnsemble], aliases: dict[str, str]
-) -> None:
+        yield name, {} if number == steps else {"depths": columns.depths}
     for ridge in RIDGE_SWEEP:
-        name = f"ridge_{ridge:.0e}"
-        if ridge == full.ridge:
-            aliases[name] = "r2no"
-        else:
-            found[name] = _light(full.derive(ridge=ridge))
+        yield f"ridge_{ridge:.0e}", {} if ridge == full.ridge else {"ridge": ridge}
+
+
+@dataclass
+class TestPass:
+    """What one pass over the test split leaves.
+
+    Attributes:
+        scores: All metrics of every readout and of ``source``.
+        errors: Squared errors by member, depth and band.
+        contraction: Estimates along some trajectories of the first member.
+        fields: Target and methods of one window at five frames, measured channels.
+        seconds: Where the time went.
+    """
+
+    __test__ = False  # not a test class
+
+    scores: dict[str, dict[str, float]]
+    errors: DepthErrors
+    contraction: Contraction
+    fields: dict[str, Tensor] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class SpectralDepths(Depths):
+    """Errors by depth from the transforms that the readouts need anyway; for complete targets.
+
+    F(y - h_ℓ) is F(y - h_0) - F(h_ℓ - h_0), so no iterate is transformed twice.
+    """
+
+    spectra = True
+
+    def iterate(self, member: int, depth: int, field: Tensor, spectrum: Tensor | None) -> None:
+        """Add ‖P_b(y - h_ℓ)‖²."""
+        if (member, depth) == (0, 0):
+            channels = channel_picker(self.errors.measured)
+            start = space_last(field[..., channels]).contiguous()
+            wanted = space_last(self.window.target[..., channels]) - start
+            grid = len(self.errors.cells.grid)
+            self._wanted = torch.view_as_real(forward(wanted.contiguous(), grid))
+        error = self._wanted if spectrum is None else self._wanted - spectrum
+        self.errors.put(member, depth, spectrum_energy(error, self.errors.cells))
+
+
+def run_pass(
+    model: AdaptedModel,
+    chosen: StudyReadouts,
+    windows: Windows,
+    protocol: Protocol,
+    *,
+    theory: int = WINDOWS,
+    reporter: Reporter = SILENT,
+) -> TestPass:
+    """Roll out each batch of ``windows`` once for everything that needs it.
+
+    ``theory`` is the number of windows that the contraction is estimated on.
+    """
+    measured = model.fields.measured
+    metrics = Metrics(measured, scored=protocol.scored)
+    depths = SpectralDepths(model.fit_errors.cleared())
+    contraction = Contraction(model.loops, windows, theory)
+    sample = Sample(SHOWN, len(windows) // 2)
+    checks = [MeasuredChannels(windows)] if isinstance(windows, RealPDEBench) else []
+    seconds = score(
+        roll_out(model, chosen.ensembles),
+        windows,
+        [*checks, depths, contraction, metrics, sample],
+        batch_size=model.settings.batch_size,
+        device=model.device,
+        title="all readouts on test",
+        reporter=reporter,
+    )
+    depths.errors.collect()
+    for check in checks:
+        check.check()
+    scores = metrics.compute()
+    frames = shown_frames(model.fields.horizon_frames)
+    return TestPass(
+        scores | {name: scores[other] for name, other in chosen.aliases.items()},
+        depths.errors,
+        contraction,
+        {name: field[frames][..., list(measured)] for name, field in sample.fields.items()},
+        seconds,
+    )
+
+
+def shown_frames(horizon: int) -> list[int]:
+    """Five forecast frames, evenly spaced, first and last included."""
+    count = min(FRAMES, horizon)
+    return [round(place * (horizon - 1) / max(count - 1, 1)) for place in range(count)]
+
+
+def diagnostic(errors: DepthErrors, fit: DepthErrors) -> dict[str, Any]:
+    """Change by depth and band, minima, depth-composition gap (M9, M10) of the first member."""
+    change = errors.change()[0]
+    best = [int(column.nan_to_num(torch.inf).argmin()) for column in change.T]
+    common = float(errors.total()[0].min()) / max(errors.windows, 1)
+    return {
+        "change": change.tolist(),
+        "frmse": errors.regional_frmse()[0].tolist(),
+        "best_depth_by_band": best,
+        "common_depth_fit": fit.best_depth(),
+        "common_depth_test": errors.best_depth(),
+        "gap": errors.gap(),
+        "common_error": common,
+        "rmse": errors.rmse().tolist(),
+        "squared": errors.squared[:1].tolist(),
+        "grid": list(errors.cells.grid),
+        "measured": list(errors.measured),
+        "windows": errors.windows,
+        "frames": errors.frames,
+    }
+
+
+def stored_errors(content: dict[str, Any]) -> DepthErrors:
+    """The errors of the first member that :func:`diagnostic` stored."""
+    return DepthErrors(
+        FourierCells.bands(tuple(content["grid"])),
+        tuple(content["measured"]),
+        torch.tensor(content["squared"], dtype=torch.float64),
+        windows=content["windows"],
+        frames=content["frames"],
+    )

@@ -80,15 +80,13 @@ def prepare_data(config: BenchConfig) -> None:
                 write_tiny(config.root, [system], layouts=["arrow"])
 
 
-def run_unit(config: BenchConfig, unit: Unit, reporter: Reporter) -> list[Outcome]:
+def run_unit(config: BenchConfig, unit: Unit, reporter: Reporter = SILENT) -> list[Outcome]:
     """All sources of one system and backbone; an error ends the one source it concerns."""
-    system, backbone = unit
     outcomes = []
-    for source in config.sources_of(backbone):
-        place = Pair(config, system, backbone, source)
+    for place in _pairs(config, unit):
         note = config.out / "failures" / f"{place.name}.txt"
         try:
-            checkpoint = obtain_source(config, system, backbone, source, reporter)
+            checkpoint = obtain_source(place, reporter)
             state = "done" if run_pair(place, checkpoint, reporter) else "cached"
         except Exception as error:  # one pair must not end the study; it is reported
             if ranks.world_size() > 1:  # but its processes would no longer be at the same place
@@ -115,7 +113,7 @@ def _work_through(
             yield unit, run_unit(config, unit, reporter)
         return
     each = threads or max(1, (os.cpu_count() or 1) // jobs)
-    work = partial(_in_process, config)
+    work = partial(run_unit, config)
     for unit, future in in_processes(work, config.units(), jobs=jobs, threads=each):
         yield unit, _outcome(config, unit, future)
 
@@ -142,7 +140,9 @@ def _in_pool(
     work: Callable[[Unit], list[Outcome]], units: list[Unit], jobs: int, threads: int
 ) -> Iterator[tuple[Unit, "Future[list[Outcome]]"]]:
     context = multiprocessing.get_context(START_METHOD)
-    with ProcessPoolExecutor(jobs, context, initializer=_start, initargs=(threads,)) as pool:
+    with ProcessPoolExecutor(
+        jobs, context, initializer=torch.set_num_threads, initargs=(threads,)
+    ) as pool:
         futures = {pool.submit(work, unit): unit for unit in units}
         try:
             for future in as_completed(futures):
@@ -158,13 +158,8 @@ def _outcome(config: BenchConfig, unit: Unit, future: "Future[list[Outcome]]") -
     if error is None:
         return future.result()
     text = f"({type(error).__name__}: {error})"
-    names = [Pair(config, *unit, source).name for source in config.sources_of(unit[1])]
-    return [Outcome(name, "failed", text) for name in names]
+    return [Outcome(place.name, "failed", text) for place in _pairs(config, unit)]
 
 
-def _start(threads: int) -> None:
-    torch.set_num_threads(threads)
-
-
-def _in_process(config: BenchConfig, unit: Unit) -> list[Outcome]:
-    return run_unit(config, unit, SILENT)
+def _pairs(config: BenchConfig, unit: Unit) -> list[Pair]:
+    return [place for place in config.pairs() if (place.system, place.backbone) == unit]

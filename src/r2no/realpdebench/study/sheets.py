@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -53,8 +53,8 @@ def _markdown(sheet: Sheet) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(parts: object) -> str:
-    return "| " + " | ".join(str(part) for part in parts) + " |"  # type: ignore[attr-defined]
+def _line(parts: Iterable[str]) -> str:
+    return "| " + " | ".join(parts) + " |"
 
 
 def _latex(sheet: Sheet) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from r2no.realpdebench.study.claims import claims
 from r2no.realpdebench.study.details import detail_sheet
-from r2no.realpdebench.study.results import Results, load_results, spectral_norm, study_values
 from r2no.realpdebench.study.sheets import Cell, Sheet, cells
 from r2no.realpdebench.study.studies import (
     BACKBONES,
@@ -20,7 +19,15 @@ from r2no.realpdebench.study.studies import (
     Study,
     study,
 )
-from r2no.realpdebench.study.values import Values, printed, published
+from r2no.realpdebench.study.values import (
+    Results,
+    Values,
+    load_results,
+    printed,
+    published,
+    spectral_norm,
+    study_values,
+)
 
 _MISSING = "-"
 NORMS = {
@@ -110,7 +117,10 @@ def compare_sheet(name: str, results: Results, *others: Results) -> Sheet:
     ``others`` are results of the same study with another norm of the spectral loss, set beside.
     """
     wanted, theirs = study(name), published(name)
-    runs = {_norm(one): study_values(wanted, one) for one in (results, *others)}
+    runs = {
+        spectral_norm(next(iter(one.values()))): study_values(wanted, one)
+        for one in (results, *others)
+    }
     ours = next(iter(runs.values()))
     lines: list[tuple[Cell, ...]] = []
     differences: dict[str, list[float]] = {norm: [] for norm in runs}
@@ -135,10 +145,6 @@ def compare_sheet(name: str, results: Results, *others: Results) -> Sheet:
     return Sheet(
         title, tuple(("", name) for name in titles), tuple(lines), _notes(presets, differences)
     )
-
-
-def _norm(results: Results) -> str:
-    return spectral_norm(next(iter(results.values())))
 
 
 def _notes(presets: set[str], differences: dict[str, list[float]]) -> tuple[str, ...]:

@@ -1,18 +1,25 @@
-"""Values: the scores of a study, by backbone, system, row and metric; the paper's are shipped."""
+"""Values: the scores of a study, by backbone, system, row and metric; of a run, or the paper's."""
 
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
+from r2no import storage
+from r2no._types import PathLike
+from r2no.checks import choice
 from r2no.errors import ConfigError
+from r2no.realpdebench.study.config import FORMATS, beyond_file, is_beyond_done
 from r2no.realpdebench.study.studies import (
     BACKBONES,
     SCALES,
+    SOURCES,
     SYSTEM_NAMES,
+    Row,
     Study,
     repair_budget,
     study,
@@ -24,6 +31,8 @@ BackboneSystem = tuple[str, str]
 DIGITS = 3
 #: IRNO at the depth that the fit split selected, and at the final one.
 SELECTED, FINAL = "irno_selected", "irno_final"
+#: By (backbone, system, source).
+Results = Mapping[tuple[str, str, str], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -147,16 +156,14 @@ def published(name: str) -> Values:
         numbers |= {k: v for k, v in main.items() if k[2] == key and k[0] in backbones}
     rows = [row for row in wanted.rows if wanted.budget]
     budgets = {row.key: repair_budget(row.readout, members=3, steps=12) for row in rows}
-    return Values(numbers, _labels(wanted), budgets=budgets)
+    labels = {row.key: _labelled(row, members=3, steps=12) for row in wanted.rows}
+    return Values(numbers, labels, budgets=budgets)
 
 
-def _labels(wanted: Study) -> dict[str, str]:
-    """The paper's run has three members and twelve steps."""
-    names = {"(all members)": "(M=3)", "(final depth)": "(l=12)"}
-    labels = {row.key: row.label for row in wanted.rows}
-    for old, new in names.items():
-        labels = {key: label.replace(old, new) for key, label in labels.items()}
-    return labels
+def _labelled(row: Row, *, members: int, steps: int) -> str:
+    """The label of a row, with the sizes of a run."""
+    text = row.label.replace("(all members)", f"(M={members})")
+    return text.replace("(final depth)", f"(l={steps})")
 
 
 def _numbers(name: str) -> dict[tuple[str, str, str, str], float]:
@@ -175,3 +182,128 @@ def _content() -> dict[str, Any]:
     text = resources.files("r2no.realpdebench.study").joinpath("published.json").read_text()
     content: dict[str, Any] = json.loads(text)
     return content
+
+
+def load_results(run: PathLike, norm: str | None = None) -> Results:
+    """All results below a run's folder, in the paper's order.
+
+    Args:
+        run: The folder.
+        norm: Of the spectral loss, ``ortho`` or ``forward``; needed where the run has both.
+
+    Raises:
+        ConfigError: if there are none, or they were made with different settings.
+    """
+    found = results_by_norm(run)
+    if norm is None and len(found) > 1:
+        raise ConfigError(
+            f"`{run}` holds results of the spectral norms {' and '.join(found)}, which do not "
+            "belong into one table. Choose with `--norm`, or set them side by side with "
+            "`r2no bench compare`."
+        )
+    return found[choice("norm", norm, tuple(found))] if norm else next(iter(found.values()))
+
+
+def results_by_norm(run: PathLike) -> dict[str, Results]:
+    """The results of each norm of the spectral loss, the equation's first.
+
+    Raises:
+        ConfigError: if there are none, or those of one norm were made with different settings.
+    """
+    found: dict[str, dict[tuple[str, str, str], dict[str, Any]]] = {}
+    for path in sorted((Path(run) / "results").glob("*.json")):
+        content = storage.read_json(path)
+        if content.get("format") in FORMATS:
+            place = content["backbone"], content["system"], content["source"]
+            same = found.setdefault(spectral_norm(content), {})
+            if place not in same or content["format"] > same[place]["format"]:
+                same[place] = with_beyond(content, path) | {"file": path.stem}
+    if not found:
+        raise ConfigError(f"`{run}` holds no results. Make some with `r2no bench run`.")
+    for results in found.values():
+        if len({content["settings_key"] for content in results.values()}) > 1:
+            raise ConfigError(
+                f"`{run}` holds results of different settings, which do not belong into one "
+                "table. Run the study again with one setting, or give another folder."
+            )
+    order = [(b, s, o) for b in BACKBONES for s in SYSTEM_NAMES for o in SOURCES]
+    return {
+        norm: {place: found[norm][place] for place in order if place in found[norm]}
+        for norm in sorted(found, reverse=True)
+    }
+
+
+def with_beyond(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """A pair's result with the rows of the file beside it, where there is one of the same key."""
+    if not is_beyond_done(path, content["key"]):
+        return content
+    more = storage.read_json(beyond_file(path))["readouts"]
+    return content | {"readouts": {**more, **content["readouts"]}}
+
+
+def spectral_norm(content: Mapping[str, Any]) -> str:
+    """Of the spectral loss that a result's modules were trained with."""
+    return str(content["settings"]["repair"]["norm"])
+
+
+def study_values(wanted: Study, results: Results) -> Values:
+    """The scores of a study's rows."""
+    rows = study_rows(wanted, results)
+    if wanted.name == "beyond" and not any("beyond" in c["readouts"] for c in results.values()):
+        raise ConfigError(
+            "The run has no rows of the study `beyond`. Give `--beyond` to `r2no bench run`: it "
+            "keeps the modules and adds a pass over the fit and the test split."
+        )
+    numbers = {}
+    for row in rows:
+        for (backbone, system, source), content in results.items():
+            if source != row.source or row.readout not in content["readouts"]:
+                continue
+            for metric, value in content["readouts"][row.readout].items():
+                numbers[backbone, system, row.key, metric] = float(value)
+    first = next(iter(results.values()))
+    size = {"members": first["members"], "steps": first["steps"]}
+    return Values(
+        numbers,
+        {row.key: row.label for row in rows},
+        _selected(wanted, results),
+        {row.key: repair_budget(row.readout, **size) for row in rows if wanted.budget},
+        {
+            (backbone, system): (content["diagnostic"]["common_depth_fit"], content["steps"])
+            for (backbone, system, source), content in results.items()
+            if source == "finetune"
+        },
+    )
+
+
+def _selected(wanted: Study, results: Results) -> frozenset[tuple[str, str, str]]:
+    """The penalties that the held-out halves of the fit split chose."""
+    if wanted.name != "ridge":
+        return frozenset()
+    return frozenset(
+        (backbone, system, f"ridge_{content['ridges']['r2no']:.0e}")
+        for (backbone, system, source), content in results.items()
+        if source == "finetune"
+    )
+
+
+def study_rows(wanted: Study, results: Results) -> list[Row]:
+    """The rows of a study, those of a sweep included, labelled for this run."""
+    first = next(iter(results.values()))
+    rows = list(wanted.rows)
+    if wanted.prefix:
+        found = [name for name in first["readouts"] if name.startswith(wanted.prefix)]
+        rows += [Row(name, _sweep_label(name), name) for name in sorted(found, key=_sweep_value)]
+    if wanted.reference is not None:
+        rows.append(wanted.reference)
+    size = {"members": first["members"], "steps": first["steps"]}
+    return [replace(row, label=_labelled(row, **size)) for row in rows]
+
+
+def _sweep_value(name: str) -> float:
+    return float(name.split("_", 1)[1])
+
+
+def _sweep_label(name: str) -> str:
+    kind, value = name.split("_", 1)
+    return f"{int(value)} columns" if kind == "columns" else f"λ = {float(value):.0e}"

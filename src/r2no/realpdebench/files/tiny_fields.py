@@ -1,26 +1,93 @@
-"""Closed-form fields, measured and simulated with a gap between them: a wake and a flame.
+"""Closed-form fields of the small data sets, measured and simulated with a gap: a wake and a flame.
 
 The measured wake sheds 6 % faster and more weakly, drifts on a large scale and is noisy. Values are
 rounded to a power of two, so float32 holds them exactly and the last bit of sin does not matter.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from r2no.realpdebench.files.tiny.plans import PLANS, stream
-from r2no.realpdebench.systems import COMBUSTION_FIELDS, Number, lookup
+from r2no.realpdebench.systems import COMBUSTION_FIELDS, KINDS, Number, System, lookup
 
 Array = NDArray[np.floating[Any]]
-
 _DIAMETER = 0.14
 _CENTRE = {"cylinder": 0.5, "controlled_cylinder": 0.25, "fsi": 0.5, "foil": 0.25}
 _BITS = dict(
     zip(COMBUSTION_FIELDS, (4, 6, 18, 18, 18, 18, 24, 18, 22, 8, 6, 12, 12, 12, 12), strict=True)
 )
+
+
+@dataclass(frozen=True)
+class TinyPlan:
+    """What a small data set holds: trajectories, named by ``parameters``, grids and windows.
+
+    Grids (real, numerical) keep the ratio of the full data, so strides give one grid.
+    """
+
+    parameters: str
+    grids: tuple[tuple[int, int], tuple[int, int]]
+    interval: int
+    trunk_frames: int
+    held_in: int
+    held_out: int
+    aspect: float = 2.0
+
+    @property
+    def sim_ids(self) -> tuple[str, ...]:
+        """Names of the trajectories."""
+        return tuple(f"{one}.h5" for one in self.parameters.split())
+
+    def grid(self, kind: str) -> tuple[int, int]:
+        """Height and width of one kind."""
+        return self.grids[KINDS.index(kind)]
+
+
+PLANS = {  # windows: interval, trunk, trajectories held in and held out
+    "cylinder": TinyPlan(
+        "1800 2156 2906 3843 4875 6093 7406 8812 10312 11812", ((8, 16), (16, 32)), 5, 14, 2, 2
+    ),
+    "controlled_cylinder": TinyPlan(
+        "1781_0.5 3750_0.7 3750_0.9 3750_1.1 6000_0.7 6000_0.9 6000_1.1 9843_1.4",
+        ((8, 16), (16, 32)),
+        *(5, 16, 1, 2),
+    ),
+    "fsi": TinyPlan(
+        "3272_18.2_0.8_1 3272_18.2_0.8_2 4091_18.2_0.8_1 "
+        "5318_20.8_0.8_1 6682_20.8_0.8_1 9068_20.8_0.8_2",
+        ((16, 16), (16, 16)),
+        *(4, 11, 0, 2),
+        aspect=1.0,
+    ),
+    "foil": TinyPlan(
+        "2968_0 6093_5 6093_10 6093_15 10312_5 10312_10 10312_15 17031_20",
+        ((16, 32), (16, 32)),
+        *(5, 14, 1, 1),
+    ),
+    "combustion": TinyPlan("0NH3_0.75 40NH3_1.1 60NH3_1", ((16, 16), (16, 16)), 1, 7, 0, 0),
+}
+
+
+def tiny_system(name: str, frames: int = 60) -> System:
+    """The system with the settings of its small data set."""
+    plan = PLANS[lookup(name).name]
+    return replace(
+        lookup(name),
+        frames=frames,
+        interval=plan.interval,
+        trunk_frames=plan.trunk_frames,
+        held_in=plan.held_in,
+        held_out=plan.held_out,
+        trajectories=(len(plan.sim_ids), len(plan.sim_ids)),
+    )
+
+
+def stream(name: str, sim_id: str, seed: int) -> list[int]:
+    """Seed of a trajectory: the data set's, the system's place and the trajectory's place."""
+    return [seed, list(PLANS).index(name), PLANS[name].sim_ids.index(sim_id)]
 
 
 def rounded(values: Array, bits: int) -> NDArray[np.float32]:

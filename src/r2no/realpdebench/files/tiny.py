@@ -1,4 +1,7 @@
-"""The two on-disk layouts: rows of an Arrow shard, and HDF5 files."""
+"""Small data sets in the exact formats of RealPDEBench, for tests, demonstrations and trials.
+
+Fields, window lists, groups and state files, in both layouts; complete or not at all.
+"""
 
 import io
 import json
@@ -10,13 +13,25 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
+import torch
 
-from r2no.realpdebench.files.tiny.fields import Flame, Wake
-from r2no.realpdebench.systems import COMBUSTION_FIELDS
-from r2no.storage import write_json
+from r2no._types import PathLike
+from r2no.checks import choice
+from r2no.errors import StorageError
+from r2no.realpdebench.files.folder import Folder
+from r2no.realpdebench.files.index import DrawnSplits, draw_splits
+from r2no.realpdebench.files.tiny_fields import PLANS, Flame, Wake, flame, tiny_system, wake
+from r2no.realpdebench.systems import COMBUSTION_FIELDS, KINDS, LAYOUTS, SYSTEMS
+from r2no.replacing import take_place
+from r2no.storage import scratch_folder, write_json
 
 Cell = tuple[pa.DataType, Any]  # Arrow type and value
 Rows = dict[str, Cell]
+_VERSION = {
+    "data_version": "2.0.1",
+    "min_code_version": "0.2.0",
+    "repo_url": "https://github.com/AI4Science-WestlakeU/RealPDEBench",
+}
 
 
 def _array(values: Any, dtype: str) -> Cell:
@@ -132,3 +147,108 @@ def write_flame_files(folder: Path, sim_id: str, burn: Flame) -> None:
 
 def _has_vorticity(name: str) -> bool:
     return name in ("cylinder", "foil")
+
+
+def write_tiny(
+    root: PathLike,
+    systems: Sequence[str] = tuple(SYSTEMS),
+    *,
+    seed: int = 0,
+    frames: int = 60,
+    layouts: Sequence[str] = ("arrow", "hdf5"),
+) -> Path:
+    """Write small synthetic data of ``systems`` below ``root`` and return it.
+
+    Everything is a function of (``seed``, system, ``frames``). An earlier small data set of the
+    same system is replaced; anything else in its place is refused.
+    """
+    root = Path(root)
+    for name in systems:
+        choice("systems", name, tuple(SYSTEMS))
+    for layout in layouts:
+        choice("layouts", layout, LAYOUTS[1:])
+    for name in systems:
+        with scratch_folder(root / name) as scratch:
+            _refuse_foreign(root / name)
+            try:
+                _write_system(scratch, name, seed=seed, frames=frames, layouts=layouts)
+            except RuntimeError as error:  # as PyTorch and HDF5 report a full disk
+                raise OSError(str(error)) from error
+            take_place(scratch / name, root / name)
+    write_json(root / "version.json", _VERSION)
+    return root
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if folder.exists() and not (folder / "tiny.json").is_file():
+        raise StorageError(
+            f"`{folder}` exists and was not written by `write_tiny`; it was left untouched. "
+            "Choose another `root`."
+        )
+
+
+def _write_system(root: Path, name: str, *, seed: int, frames: int, layouts: Sequence[str]) -> None:
+    """Fields, lists and settings of one system, in the formats asked for."""
+    folder = Folder(root, name)
+    folder.path.mkdir()
+    for kind in KINDS:
+        drawn = draw_splits(tiny_system(name, frames), kind, PLANS[name].sim_ids, seed=seed)
+        rows = _write_fields(folder, kind, seed=seed, frames=frames, raw="hdf5" in layouts)
+        if "arrow" in layouts:
+            per_shard = 4 if kind == "real" else 1
+            write_shards(folder.shards(kind), rows, rows_per_shard=per_shard)
+            _write_index(folder, kind, drawn)
+        if "hdf5" in layouts:
+            _write_mappings(folder, kind, drawn)
+    write_json(folder.path / "channels.json", _channels(name, frames))
+    settings = tiny_system(name, frames).benchmark_settings()
+    write_json(folder.path / "tiny.json", {"seed": seed, "split_seed": seed, **settings})
+
+
+def _write_fields(folder: Folder, kind: str, *, seed: int, frames: int, raw: bool) -> list[Rows]:
+    """Make every trajectory, as rows of a table and, if ``raw``, as files."""
+    name, rows = folder.system, []
+    if raw:
+        folder.raw(kind).mkdir(exist_ok=True)
+        if name == "combustion":
+            folder.raw("surrogate").mkdir(exist_ok=True)
+    for sim_id in sorted(PLANS[name].sim_ids):
+        if name == "combustion":
+            burn = flame(sim_id, kind, frames=frames, seed=seed)
+            rows.append(flame_row(sim_id, burn))
+            if raw:
+                write_flame_files(folder.path, sim_id, burn)
+            continue
+        flow = wake(name, sim_id, kind, frames=frames, seed=seed)
+        rows.append(wake_row(name, sim_id, kind, flow))
+        if raw:
+            write_wake_file(folder.raw(kind) / sim_id, name, kind, flow)
+    return rows
+
+
+def _write_index(folder: Folder, kind: str, drawn: DrawnSplits) -> None:
+    for group, members in drawn.groups().items():
+        ordered = {name: list(members[name]) for name in sorted(members)}
+        write_json(folder.group(kind, group), ordered)
+    for split, pairs in drawn.windows.items():
+        if pairs:  # an empty split has no file
+            content = [{"sim_id": name, "time_id": start} for name, start in pairs]
+            write_json(folder.index(kind, split), content)
+
+
+def _write_mappings(folder: Folder, kind: str, drawn: DrawnSplits) -> None:
+    for group, members in drawn.groups().items():
+        torch.save(members, folder.group(kind, group, "pt"))
+    for position, content in enumerate(("sim_id", "time_id")):
+        lists = {s: [pair[position] for pair in pairs] for s, pairs in drawn.windows.items()}
+        torch.save(lists, folder.mapping(kind, content))
+
+
+def _channels(name: str, frames: int) -> dict[str, list[dict[str, object]]]:
+    """A plain list of the arrays; the released file's schema is not documented."""
+    content: dict[str, list[dict[str, object]]] = {}
+    for kind in KINDS:
+        shape = [frames, *PLANS[name].grid(kind)]
+        columns = [c for c in SYSTEMS[name].columns if c.measured or kind == "numerical"]
+        content[kind] = [{"name": c.name, "shape": shape, "channels": c.channels} for c in columns]
+    return content

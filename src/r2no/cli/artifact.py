@@ -1,15 +1,22 @@
-"""``r2no predict``: forecasts of measured data as a NetCDF or Zarr file."""
+"""``r2no predict | evaluate | report``: what an artifact forecasts, how well, and as one page."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from r2no import storage
 from r2no.cli import options
-from r2no.cli.app import app, check_exists, say
+from r2no.cli.app import app, check_exists, command_line, say
+from r2no.cli.moved import HalfMoved
 from r2no.errors import ConfigError
 from r2no.progress import Reporter
 
+Artifact = Annotated[Path, typer.Argument(help="Folder that `r2no adapt` wrote.")]
+TrustSource = Annotated[
+    bool, typer.Option(help="Import the factory, or open the program, the artifact names.")
+]
 Measured = Annotated[
     list[str],
     typer.Argument(help="NetCDF, Zarr, HDF5, MATLAB, npz or npy files, folders or patterns."),
@@ -20,7 +27,7 @@ _NAMED = 10  # unfamiliar windows
 @app.command()
 @options.also(options.opening)
 def predict(
-    artifact: options.Artifact,
+    artifact: Artifact,
     data: Measured,
     out: Annotated[Path, typer.Option(help="File to write: *.nc or *.zarr.")] = Path("forecast.nc"),
     origins: Annotated[
@@ -36,7 +43,7 @@ def predict(
     source: Annotated[
         Path | None, typer.Option(help="Checkpoint of the source, if not in the artifact.")
     ] = None,
-    trust_source: options.TrustSource = False,
+    trust_source: TrustSource = False,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Forecasts at a time.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace a file of other origin.")] = False,
     device: options.Device = "auto",
@@ -106,3 +113,59 @@ def _unfamiliar(path: Path) -> list[str]:
     shown = [f"  {text}" for text in found[:_NAMED]]
     more = [] if len(found) <= _NAMED else [f"  and {len(found) - _NAMED} more"]
     return [f"{len(found)} window(s) look unlike all windows of the fit:", *shown, *more]
+
+
+@app.command(cls=HalfMoved)
+def evaluate(
+    artifact: Artifact,
+    split: Annotated[str, typer.Option(help="train, fit or test.")] = "test",
+    output: Annotated[Path | None, typer.Option(help="Also write the JSON here.")] = None,
+    trust_source: TrustSource = False,
+    device: options.Device = "auto",
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Windows at a time; default as the artifact says.")
+    ] = None,
+) -> None:
+    """Score an artifact, its source and persistence on a split, and print JSON.
+
+    The artifact knows its data, which are read anew. Progress goes to standard error. Checkpoints
+    and artifacts of RealPDEBench are scored by `r2no bench evaluate`.
+
+    Example: r2no evaluate runs/piv/model.r2no --output scores.json
+    """
+    from r2no.runs import evaluate_own
+
+    check_exists(artifact, "There is no artifact")
+    found = evaluate_own(
+        artifact,
+        name=split,
+        trust_source=trust_source,
+        device=device,
+        batch_size=batch_size,
+        reporter=Reporter(),
+    )
+    if output is not None:
+        storage.write_json(output, found)
+    typer.echo(json.dumps(found, indent=2))
+
+
+@app.command()
+def report(
+    artifact: Annotated[Path, typer.Argument(help="An artifact folder.")],
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Title of the page; default the folder's name.")] = "",
+) -> None:
+    """Write one self-contained HTML page: verdict, scores, retention map, fields, provenance.
+
+    Needs neither source nor data: scores and fields are shown if the artifact holds an evaluation,
+    as that of `r2no demo` does.
+
+    Example: r2no report demo-out/wake.r2no --out report.html
+    """
+    from r2no.report import write_report
+
+    check_exists(artifact, "There is no artifact")
+
+    path = write_report(artifact, out, title=title, command=command_line(), reporter=Reporter())
+    size = path.stat().st_size / 1e6
+    say(f"Wrote {path} ({size:.1f} MB).")
