@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from r2no._types import Extent, Grid, PaddingMode
-from r2no.adaptation.weighting import Target
 from r2no.data.window import Fields
 from r2no.devices import Precision
 from r2no.ensemble import RIDGE_GRID
@@ -17,6 +16,8 @@ from r2no.spectral import FourierCells
 from r2no.training import TrainSettings
 
 Auto = Literal["auto"]
+#: Scores for which windows can be weighted.
+Target = Literal["rmse", "rel_l2"]
 LeastOne = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]

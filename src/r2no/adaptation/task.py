@@ -17,11 +17,10 @@ from r2no.adaptation.carrying import carried
 from r2no.adaptation.columns import free_groups
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.fitting import can_part, fit_ensemble, held_out_blocks
-from r2no.adaptation.groups import INSTANT, ColumnGroup
-from r2no.adaptation.loops import RepairLoops
+from r2no.adaptation.groups import INSTANT, ColumnGroup, Instant
+from r2no.adaptation.loops import STARTS, RepairLoops, StartCache
 from r2no.adaptation.minutes import adapt_within, held_out_error
 from r2no.adaptation.model import AdaptedModel, versions
-from r2no.adaptation.starts import STARTS, Instant, StartCache, instant
 from r2no.data.ahead import prepare
 from r2no.data.normalise import Normaliser
 from r2no.data.splits import apart
@@ -226,7 +225,8 @@ class Task:
             )
         if self._start is None:
             cache, train = self._cached("train", settings), Placed(self._train, self._of_sums)
-            self._start = instant(groups, loops, train, cache, settings, self._reporter)
+            fitted, _, _ = fit_ensemble(loops, groups, train, cache, settings, self._reporter)
+            self._start = Instant(fitted.settled().without_sums(), groups)
         return self._start
 
     def _modules(self, settings: AdaptSettings, start: Instant | None) -> tuple[RepairUNet, ...]:
