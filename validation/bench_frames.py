@@ -26,7 +26,7 @@ from r2no.realpdebench.study.config import Pair
 from r2no.realpdebench.study.pair import score_pair
 from r2no.storage import fingerprint
 from r2no.training import PhysicalOperator, TrainSettings, train_operator
-from r2no.training.backbone import fit_normalisers
+from r2no.training.problems import fit_normalisers
 
 
 def settings(updates, lr, **more):

@@ -39,7 +39,7 @@ from r2no.training import (
     side_by_side,
     train_repair,
 )
-from r2no.training.backbone import fit_normalisers
+from r2no.training.problems import fit_normalisers
 from r2no.training.source_cache import bound_cache
 
 #: Train and fit split, each with the source's forecasts.

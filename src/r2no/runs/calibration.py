@@ -30,7 +30,7 @@ from r2no.data.window import Placed, Window, batches, gather
 from r2no.ensemble import Columns, GramAccumulator
 from r2no.errors import NonFiniteError
 from r2no.repair_loop import RepairUNet
-from r2no.training.backbone import fit_normalisers
+from r2no.training.problems import fit_normalisers
 
 _GROUPS = 16  # blocks of the fit split that sums are kept of, at most
 _SCORED = 2  # a window that is scored costs so many that are fitted: all readouts, all metrics
