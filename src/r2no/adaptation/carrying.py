@@ -39,6 +39,8 @@ def carried(
 ) -> Carried:
     """From fits on every run of ``recordings`` recordings of the splits, scored on all others.
 
+    ``loops`` are without modules: these columns cost nothing.
+
     The share of the weights that is best there is s = Σ r·w / Σ w·Gw, and v = k(1 - s)/s. The
     spread is that of the share of a recording's error which weights of that size remove: around the
     mean of others, or around that of the own recording, if it alone has to tell.
@@ -70,9 +72,8 @@ def _sums(
         lead_groups=min(_LEADS, fields.horizon_frames),
         weigh_by="deviation",
     )
-    none = RepairLoops((), loops.of_history, loops.of_field, loops.steps, loops.step_size)
     by_exponent, _ = gather_sums(
-        none,
+        loops,
         groups,
         windows,
         cache,

@@ -22,24 +22,18 @@ _SHOWN = ("rmse", "rel_l2", "r2", "frmse")
 Scores = Mapping[str, Mapping[str, Number]]
 
 
-def model_card(
+def _card(
     model: AdaptedModel,
+    repo_id: str,
+    licence: str,
+    data: str | None,
+    scores: Scores | None,
     *,
-    repo_id: str = "FOLDER",
-    licence: str = "other",
-    data: str | None = None,
-    scores: Scores | None = None,
-    included: bool = True,
+    included: bool,
 ) -> str:
     """The card, Markdown with YAML on top: what it is, verdict, scores, data, limits, licence.
 
-    Args:
-        model: The model.
-        repo_id: Its name, for the lines that load it.
-        licence: Identifier of a licence, for weights and data; r2no does not know yours.
-        data: What it was fitted on, in a sentence.
-        scores: Metrics by name of the method, such as of ``score_readouts``.
-        included: Whether the artifact brings its source.
+    ``included`` says whether the artifact brings its source.
     """
     text = resources.files("r2no.adaptation").joinpath("model_card.md.jinja").read_text()
     environment = jinja2.Environment(
@@ -80,9 +74,7 @@ def upload(
     with tempfile.TemporaryDirectory(prefix="r2no-") as work:
         folder = model.save(Path(work) / "artifact", include_source=include_source)
         included = storage.read_json(folder / "manifest.json")["source"]["included"]
-        card = model_card(
-            model, repo_id=repo_id, licence=licence, data=data, scores=scores, included=included
-        )
+        card = _card(model, repo_id, licence, data, scores, included=included)
         storage.write_bytes(folder / "README.md", card.encode())
         api.create_repo(repo_id, private=private, exist_ok=True)
         commit: Any = api.upload_folder(

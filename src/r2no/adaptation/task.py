@@ -100,8 +100,10 @@ class Task:
             return self._adapted(settings)
         starts = self.starts(settings)
         if len(starts) == 1:
-            return self._adapted(_started(settings, starts[0], settings.members))
-        tried = {start: self._adapted(_started(settings, start, 1)) for start in starts}
+            return self._adapted(settings.trial(starts[0], settings.members))
+        # one module stands for all of them, whose budget is not its own
+        single = settings if settings.members == 1 else changed(settings, budget=None)
+        tried = {start: self._adapted(single.trial(start, 1)) for start in starts}
         errors = {start: held_out_error(model) for start, model in tried.items()}
         start = min(errors, key=errors.__getitem__)
         self._reporter.say(
@@ -110,7 +112,7 @@ class Task:
         )
         model = tried[start]
         if settings.members > 1:
-            model = self._adapted(_started(settings, start, settings.members))
+            model = self._adapted(settings.trial(start, settings.members))
         return replace(model, provenance={**model.provenance, "starts": errors})
 
     def starts(self, settings: AdaptSettings) -> tuple[str, ...]:
@@ -121,12 +123,12 @@ class Task:
     def _adapted(self, settings: AdaptSettings) -> AdaptedModel:
         """Train the members, fit the ensemble, and put the model together."""
         frozen, fit = self._frozen, self._fit
-        groups, repair = self._columns(settings), settings.repair
-        loops = RepairLoops((), *self._normalisers, repair.steps, repair.step_size)
-        start = None
+        free, repair = self._columns(settings), settings.repair
+        groups, start = free, None
+        loops = bare = RepairLoops((), *self._normalisers, repair.steps, repair.step_size)
         if settings.members and repair.start == "instant":
-            start = self._instant(settings, loops, groups)
-            groups = (*groups, start)
+            start = self._instant(settings, bare, free)
+            groups = (*free, start)
         if settings.members:
             loops = replace(loops, modules=self._modules(settings, start), start=start)
             loops = loops.to(self._device)
@@ -139,7 +141,7 @@ class Task:
             settings,
             self._reporter,
             recordings=_recordings(self._train, fit),
-            carried=self._carried(settings, loops, self._columns(settings)),
+            carried=self._carried(settings, bare, free),
         )
         frozen.check()
         provenance: dict[str, Any] = {
@@ -242,13 +244,6 @@ class Task:
             for number, module in enumerate(begin)  # made here: threads share the generator
         ]
         return tuple(side_by_side(trainings, jobs=settings.jobs, reporter=self._reporter))
-
-
-def _started(settings: AdaptSettings, start: str, members: int) -> AdaptSettings:
-    """The settings with loops from ``start``; one module stands for all of them, without budget."""
-    budget = settings.budget if members == settings.members else None
-    repair = changed(settings.repair, start=start)
-    return changed(settings, members=members, budget=budget, repair=repair)
 
 
 def _told(errors: Mapping[str, float]) -> str:

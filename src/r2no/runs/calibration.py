@@ -24,7 +24,6 @@ from r2no.adaptation.costs import (
     timed,
     training_work,
 )
-from r2no.adaptation.minutes import within_reach
 from r2no.data.splits import Splits
 from r2no.data.window import Placed, Window, batches, gather
 from r2no.ensemble import Columns, GramAccumulator
@@ -61,7 +60,7 @@ def calibrate(
 ) -> list[Finding]:
     """Run source, one repair step with gradient and one accumulation; estimate the whole run."""
     if settings.minutes is not None:
-        settings = within_reach(settings, splits.train)
+        settings = settings.within_reach(splits.train.fields.grid, len(splits.train))
     settings.repair.check_windows(splits.train.fields.grid, len(splits.train))
     few = splits.train.subset([0]) if len(splits.train) > 256 else splits.train
     batch = min(settings.repair.train.batch_size, len(splits.train))
