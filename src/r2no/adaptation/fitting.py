@@ -123,8 +123,7 @@ def fit_ensemble(
     sums, errors = gather_sums(
         loops,
         groups,
-        fit,
-        cache,
+        (fit, cache),
         accumulator,
         group=held_out.group,
         batch_size=settings.batch_size,

@@ -22,18 +22,24 @@ _SHOWN = ("rmse", "rel_l2", "r2", "frmse")
 Scores = Mapping[str, Mapping[str, Number]]
 
 
-def _card(
+def model_card(
     model: AdaptedModel,
-    repo_id: str,
-    licence: str,
-    data: str | None,
-    scores: Scores | None,
     *,
-    included: bool,
+    repo_id: str = "FOLDER",
+    licence: str = "other",
+    data: str | None = None,
+    scores: Scores | None = None,
+    included: bool = True,
 ) -> str:
     """The card, Markdown with YAML on top: what it is, verdict, scores, data, limits, licence.
 
-    ``included`` says whether the artifact brings its source.
+    Args:
+        model: The model.
+        repo_id: Its name, for the lines that load it.
+        licence: Identifier of a licence, for weights and data; r2no does not know yours.
+        data: What it was fitted on, in a sentence.
+        scores: Metrics by name of the method, such as of ``score_readouts``.
+        included: Whether the artifact brings its source.
     """
     text = resources.files("r2no.adaptation").joinpath("model_card.md.jinja").read_text()
     environment = jinja2.Environment(
@@ -59,23 +65,21 @@ def _card(
 def upload(
     model: AdaptedModel,
     repo_id: str,
+    include_source: IncludeSource,
+    card: Mapping[str, Any],
     *,
-    include_source: IncludeSource = "auto",
-    licence: str = "other",
-    data: str | None = None,
-    scores: Scores | None = None,
-    private: bool = True,
-    revision: str | None = None,
-    message: str = "Upload an r2no artifact",
-    api: huggingface_hub.HfApi | None = None,
+    private: bool,
+    revision: str | None,
+    message: str,
+    api: huggingface_hub.HfApi | None,
 ) -> str:
-    """Do what :meth:`AdaptedModel.push_to_hub` says."""
+    """Do what :meth:`AdaptedModel.push_to_hub` says; ``card`` is what its card is told."""
     api = api or huggingface_hub.HfApi()
     with tempfile.TemporaryDirectory(prefix="r2no-") as work:
         folder = model.save(Path(work) / "artifact", include_source=include_source)
         included = storage.read_json(folder / "manifest.json")["source"]["included"]
-        card = _card(model, repo_id, licence, data, scores, included=included)
-        storage.write_bytes(folder / "README.md", card.encode())
+        text = model_card(model, repo_id=repo_id, **card, included=included)
+        storage.write_bytes(folder / "README.md", text.encode())
         api.create_repo(repo_id, private=private, exist_ok=True)
         commit: Any = api.upload_folder(
             repo_id=repo_id, folder_path=folder, revision=revision, commit_message=message

@@ -21,7 +21,7 @@ from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairUNet, repair_steps
 from r2no.scoring import fewer
 from r2no.spectral import FourierCells
-from r2no.training import SourceCache
+from r2no.training import SourceCache, Split
 
 #: What a loop may start from, for settings and for people.
 STARTS = {"source": "source", INSTANT: "instant forecast"}
@@ -103,8 +103,7 @@ class RepairLoops:
 def gather_sums(
     loops: RepairLoops,
     groups: Sequence[ColumnGroup],
-    windows: Windows,
-    cache: SourceCache,
+    split: Split,
     accumulator: GramAccumulator,
     *,
     group: Tensor,
@@ -116,6 +115,7 @@ def gather_sums(
 
     The sums are for each exponent of the window weight.
     """
+    windows, cache = split
     fields = windows.fields
     errors = DepthErrors.empty(
         FourierCells.bands(fields.grid),

@@ -452,10 +452,8 @@ class AdaptedModel:
         return upload(
             self,
             repo_id,
-            include_source=include_source,
-            licence=licence,
-            data=data,
-            scores=scores,
+            include_source,
+            {"licence": licence, "data": data, "scores": scores},
             private=private,
             revision=revision,
             message=message,

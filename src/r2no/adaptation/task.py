@@ -32,6 +32,7 @@ from r2no.repair_loop import RepairUNet
 from r2no.settings import changed
 from r2no.training import (
     SourceCache,
+    Split,
     asked,
     cached_source,
     operator_identity,
@@ -41,9 +42,6 @@ from r2no.training import (
 )
 from r2no.training.problems import fit_normalisers
 from r2no.training.source_cache import bound_cache
-
-#: Train and fit split, each with the source's forecasts.
-Splits = tuple[tuple[Windows, SourceCache], tuple[Windows, SourceCache]]
 
 
 class Task:
@@ -64,6 +62,7 @@ class Task:
         for operator in (source, *(getattr(group, "operator", None) for group in further)):
             devices.moved(operator, device)
         self._source, self._train, self._fit, self._further = source, train, fit, further
+        self._splits = {"train": train, "fit": fit}
         self._given, self._work, self._reporter = normalisers, work, reporter
         probe = next(iter(batches(train, 1)))[1].history
         self._frozen = _Frozen(source, probe, train.fields.target_shape)
@@ -132,7 +131,7 @@ class Task:
         if settings.members:
             loops = replace(loops, modules=self._modules(settings, start), start=start)
             loops = loops.to(self._device)
-        cache, placed = self._cached("fit", settings), Placed(fit, self._of_sums)
+        placed, cache = self._summed("fit", settings)
         ensemble, errors, exponents = fit_ensemble(
             loops,
             groups,
@@ -169,12 +168,13 @@ class Task:
         if published or few is None or few >= ENOUGH_RECORDINGS or not groups:
             return ALL_OF_IT
         names = ["train"] if few < trajectories(self._train) else ["train", "fit"]
-        splits = [(self._placed(name), self._cached(name, settings)) for name in names]
+        splits = [self._summed(name, settings) for name in names]
         return carried(groups, loops, splits, settings, self._reporter, recordings=few)
 
-    def _placed(self, name: str) -> Placed:
-        """A split where sums are formed."""
-        return Placed(self._train if name == "train" else self._fit, self._of_sums)
+    def _summed(self, name: str, settings: AdaptSettings) -> Split:
+        """A split as sums are formed of it, with the source's forecasts."""
+        cache = self._cached(name, settings)
+        return Placed(self._splits[name], self._of_sums), cache
 
     def _columns(self, settings: AdaptSettings) -> tuple[ColumnGroup, ...]:
         """The free columns, made once: settings of one task differ in their modules only."""
@@ -193,14 +193,14 @@ class Task:
         """The source's forecasts on a split, computed once."""
         return cached_source(
             self._source,
-            self._train if name == "train" else self._fit,
+            self._splits[name],
             self._work / "source",
             batch_size=settings.batch_size,
             title=f"source on {name}",
             reporter=self._reporter,
         )
 
-    def predicted(self, settings: AdaptSettings) -> Splits:
+    def predicted(self, settings: AdaptSettings) -> tuple[Split, Split]:
         """Both splits with the source's forecasts on them."""
         train, fit = self._cached("train", settings), self._cached("fit", settings)
         return (self._train, train), (self._fit, fit)
@@ -226,8 +226,8 @@ class Task:
                 f"`{settings.repair.start}`."
             )
         if self._start is None:
-            cache, train = self._cached("train", settings), Placed(self._train, self._of_sums)
-            fitted, _, _ = fit_ensemble(loops, groups, train, cache, settings, self._reporter)
+            train = self._summed("train", settings)
+            fitted, _, _ = fit_ensemble(loops, groups, *train, settings, self._reporter)
             self._start = Instant(fitted.settled().without_sums(), groups)
         return self._start
 
@@ -294,7 +294,7 @@ def initial_module(fields: Fields, settings: AdaptSettings, number: int) -> Repa
 def _trained(
     number: int,
     initial: RepairUNet,
-    splits: Splits,
+    splits: tuple[Split, Split],
     normalisers: tuple[Normaliser, Normaliser],
     settings: AdaptSettings,
     work: Path,

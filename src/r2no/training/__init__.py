@@ -17,13 +17,14 @@ from r2no.training.operator import (
 )
 from r2no.training.parallel import side_by_side
 from r2no.training.problems import train_operator, train_repair
-from r2no.training.source_cache import SourceCache, cached_source
+from r2no.training.source_cache import SourceCache, Split, cached_source
 
 __all__ = [
     "Persistence",
     "PhysicalOperator",
     "Problem",
     "SourceCache",
+    "Split",
     "TrainResult",
     "TrainSettings",
     "asked",

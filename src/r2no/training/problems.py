@@ -23,7 +23,7 @@ from r2no.training.config import TrainSettings
 from r2no.training.distributed import LossFunction
 from r2no.training.engine import Problem, TrainResult, Validation, optimise
 from r2no.training.operator import PhysicalOperator
-from r2no.training.source_cache import SourceCache
+from r2no.training.source_cache import SourceCache, Split
 
 _TOGETHER = 64  # windows of which statistics are taken at once
 
@@ -173,8 +173,8 @@ def fit_normalisers(windows: Windows) -> tuple[Normaliser, Normaliser]:
 
 def train_repair(
     module: RepairUNet,
-    train: tuple[Windows, SourceCache],
-    fit: tuple[Windows, SourceCache],
+    train: Split,
+    fit: Split,
     normalisers: tuple[Normaliser, Normaliser],
     objective: RepairObjective,
     settings: TrainSettings,
@@ -220,7 +220,7 @@ def train_repair(
 
 def final_rmse(
     module: RepairUNet,
-    fit: tuple[Windows, SourceCache],
+    fit: Split,
     normalisers: tuple[Normaliser, Normaliser],
     objective: RepairObjective,
     batch_size: int,
