@@ -25,7 +25,7 @@ from r2no.adaptation.fitting import fit_ensemble
 from r2no.data import ArrayWindows
 from r2no.progress import SILENT
 from r2no.training import Persistence, cached_source
-from r2no.training.backbone import fit_normalisers
+from r2no.training.problems import fit_normalisers
 
 CHANNELS, MEMBERS, TRAJECTORIES = 2, 3, 6
 

@@ -9,8 +9,7 @@ import yaml
 
 from r2no import storage
 from r2no.errors import ConfigError, FileDamagedError, FileMissingError
-from r2no.reading import parse_json, read_text, regular_file
-from r2no.yaml_text import load_yaml, read_yaml
+from r2no.reading import load_yaml, parse_json, read_text, read_yaml, regular_file
 
 
 @pytest.mark.parametrize(

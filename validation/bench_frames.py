@@ -28,7 +28,7 @@ from r2no.realpdebench.study.tables import study_sheet
 from r2no.realpdebench.study.values import load_results
 from r2no.storage import fingerprint
 from r2no.training import PhysicalOperator, TrainSettings, train_operator
-from r2no.training.backbone import fit_normalisers
+from r2no.training.problems import fit_normalisers
 
 
 def settings(updates, lr, **more):

@@ -27,7 +27,7 @@ from r2no.data import batches
 from r2no.metrics import Accumulator
 from r2no.progress import Reporter
 from r2no.training import PhysicalOperator, TrainSettings, train_operator
-from r2no.training.backbone import fit_normalisers
+from r2no.training.problems import fit_normalisers
 from r2no.wake import WakeSettings, make_wake
 
 TRAIN = TrainSettings(

@@ -42,7 +42,7 @@ from r2no.data import ArrayWindows
 from r2no.progress import Reporter
 from r2no.settings import changed
 from r2no.training import Persistence, PhysicalOperator, TrainSettings, train_operator
-from r2no.training.backbone import fit_normalisers
+from r2no.training.problems import fit_normalisers
 
 BEFORE = json.loads(Path(__file__).with_name("little_data_before.json").read_text())["rmse"]
 RIVALS = ("source", "persistence", "mean", "pretrained", "irno", "global", "published", "before")

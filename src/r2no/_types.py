@@ -28,15 +28,3 @@ Operator = Callable[[Tensor], Tensor]
 
 Extent = Literal["corner", "ellipse"]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
-
-__all__ = [
-    "Extent",
-    "Field",
-    "Grid",
-    "HalfPlane",
-    "History",
-    "Number",
-    "Operator",
-    "PaddingMode",
-    "PathLike",
-]

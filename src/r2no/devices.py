@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from r2no._repr import first_line
 from r2no.errors import DeviceError, DeviceMemoryError
 
 CPU = torch.device("cpu")
@@ -201,7 +202,7 @@ def memory_named(
     except (RuntimeError, MemoryError) as error:
         if not ran_out_of_memory(error):
             raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
     fits = _fitting(size // 2, attempt)
     advice = (
         f"{fits} would fit: {remedy.format(fits=fits)}"

@@ -1,4 +1,4 @@
-"""Text from files of unknown origin: regular files only, bounded, strict JSON.
+"""Text from files of unknown origin: regular files only, bounded, strict JSON and plain YAML.
 
 What a file may cost is known before it is parsed, so a hostile one is refused and never hangs.
 """
@@ -12,14 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from r2no._types import PathLike
-from r2no.errors import FileDamagedError, FileMissingError
+from r2no.errors import ConfigError, FileDamagedError, FileMissingError
 
 SMALL = 8 * 2**20  # bytes that anything may declare
 RATIO = 100  # by which declared values may exceed the bytes that hold them
 _LARGEST = 32 * 2**20  # bytes of a JSON file
 _MOST_PARTS = 1_000_000  # values in it
 _DEEPEST = 64  # levels in it
+_LARGEST_YAML = 2**16  # bytes of a config file
+_DEEPEST_YAML = 32  # levels in it
 
 _KINDS: dict[Callable[[int], bool], str] = {
     stat.S_ISDIR: "a folder",
@@ -162,3 +166,62 @@ def _check_depth(content: Any, where: str) -> None:
         if not level:
             return
     raise _damaged(where, f"nested deeper than {_DEEPEST} levels")
+
+
+_Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Fast):  # type: ignore[misc]
+    """PyYAML's safe loader, but a name that is given twice is an error."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        content = super().construct_mapping(node, deep=deep)
+        if len(content) < len(node.value):
+            names = Counter(str(key.value) for key, _ in node.value)
+            raise yaml.YAMLError(f"{names.most_common(1)[0][0]!r} is there twice")
+        return content  # type: ignore[no-any-return]
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The `name: value` lines of a YAML file.
+
+    Raises:
+        ConfigError: naming it, if it is missing or holds anything else.
+    """
+    try:
+        content = load_yaml(read_text(path, largest=_LARGEST_YAML))
+    except FileMissingError as error:
+        raise ConfigError(f"There is no config file `{path}`.") from error
+    except (yaml.YAMLError, FileDamagedError) as error:
+        raise ConfigError(f"`{path}` is not a YAML file: {error}") from error
+    if not isinstance(content, dict):
+        kind = type(content).__name__
+        raise ConfigError(f"`{path}` must hold `name: value` lines, but holds a `{kind}`.")
+    return content
+
+
+def load_yaml(text: str) -> Any:
+    """The values in ``text``.
+
+    Raises:
+        yaml.YAMLError: if it is not YAML, or uses what no config needs and an attack does: deep
+            nesting, or aliases, which a few lines can make stand for millions of values.
+    """
+    try:
+        _check_events(text)
+        return yaml.load(text, _Loader)  # a safe loader
+    except yaml.YAMLError:
+        raise
+    except Exception as error:  # PyYAML's own constructors raise anything for odd dates or numbers
+        raise yaml.YAMLError(f"{type(error).__name__}: {error}") from error
+
+
+def _check_events(text: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, _Fast):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError(f"it has an alias, *{event.anchor}; write the value out")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST_YAML:
+            raise yaml.YAMLError(f"nested deeper than {_DEEPEST_YAML} levels")

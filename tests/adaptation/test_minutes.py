@@ -75,7 +75,7 @@ def test_modules_are_not_deeper_than_small_data_allow():
     source = Persistence(horizon=2, channels=1)
     with pytest.raises(ConfigError, match=r"repair\.depth"):
         r2no.adapt(source, train, fit, members=1, cells="published")
-    tried = within.within_reach(AdaptSettings(), train)
+    tried = AdaptSettings().within_reach(train.fields.grid, len(train))
     assert tried.repair.depth == 1
     assert within.step_seconds(tried, train) > 0  # a step runs
-    assert within.within_reach(SETTINGS, TRAIN) is SETTINGS
+    assert SETTINGS.within_reach(TRAIN.fields.grid, len(TRAIN)) is SETTINGS

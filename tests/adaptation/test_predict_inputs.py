@@ -14,7 +14,7 @@ from tests.support.waves import travelling_wave
 
 import r2no
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
-from r2no.adaptation.ranges import suspected_factor
+from r2no.adaptation.histories import suspected_factor
 from r2no.data import ArrayWindows
 from r2no.data.coordinates import conversion
 from r2no.errors import (

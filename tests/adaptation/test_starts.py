@@ -8,9 +8,10 @@ from tests.support.adapting import FIT, HISTORY, SETTINGS, Source, split
 
 import r2no
 from r2no.adaptation import minutes as within
+from r2no.adaptation.groups import Instant
+from r2no.adaptation.loops import StartCache
 from r2no.adaptation.minutes import Size, held_out_error
 from r2no.adaptation.named_readouts import readouts, score_readouts
-from r2no.adaptation.starts import Instant, StartCache
 from r2no.errors import ConfigError, FingerprintError
 from r2no.settings import changed
 from r2no.training import SourceCache

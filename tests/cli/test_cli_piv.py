@@ -16,7 +16,7 @@ from r2no.adaptation import AdaptSettings
 from r2no.cli import main
 from r2no.errors import ConfigError, DataError, FileMissingError, GridMismatchError
 from r2no.training import PhysicalOperator
-from r2no.training.backbone import fit_normalisers
+from r2no.training.problems import fit_normalisers
 
 SETTINGS = AdaptSettings(
     members=1,

@@ -16,7 +16,7 @@ from r2no import backbones
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.errors import ConfigError, UnknownNameError
 from r2no.training import PhysicalOperator, TrainSettings, save_operator
-from r2no.training.backbone import fit_normalisers
+from r2no.training.problems import fit_normalisers
 
 
 def recording(seed: int) -> xr.Dataset:

@@ -29,7 +29,7 @@ from r2no.devices import CPU
 from r2no.errors import DataError, ProcessError
 from r2no.progress import Reporter
 from r2no.training import Problem, TrainSettings, optimise
-from r2no.training.batches import TrainingBatches
+from r2no.training.problems import TrainingBatches
 
 SETTINGS = {"epochs": 3, "batch_size": 3, "lr": 0.05}
 

@@ -18,10 +18,9 @@ from r2no import checks, devices, ranks, storage
 from r2no._types import Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.group_files import check_included, group_tensors, load_groups, save_groups
-from r2no.adaptation.groups import ColumnGroup
+from r2no.adaptation.groups import ColumnGroup, Instant
 from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.model import AdaptedModel, IncludeSource
-from r2no.adaptation.starts import Instant
 from r2no.adaptation.stored import (
     BANDS_FILE,
     StoredModel,

@@ -14,13 +14,12 @@ from r2no.adaptation.columns import columns_of
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.groups import ColumnGroup
 from r2no.adaptation.loops import RepairLoops, gather_sums
-from r2no.data.window import Windows
 from r2no.ensemble import GramAccumulator, GramSums
 from r2no.ensemble.nested import Carried
 from r2no.ensemble.ridge import scaled_ridge
 from r2no.progress import Reporter
 from r2no.spectral import FourierCells
-from r2no.training import SourceCache
+from r2no.training import Split
 
 #: Bands, sectors and groups of lead time that are enough to see it, and a penalty.
 _RADIAL, _ANGULAR, _LEADS, _RIDGE = 8, 4, 5, 1e-3
@@ -31,7 +30,7 @@ _MOST, _LEAST = 12, 0.2
 def carried(
     groups: Sequence[ColumnGroup],
     loops: RepairLoops,
-    splits: Sequence[tuple[Windows, SourceCache]],
+    splits: Sequence[Split],
     settings: AdaptSettings,
     reporter: Reporter,
     *,
@@ -39,24 +38,25 @@ def carried(
 ) -> Carried:
     """From fits on every run of ``recordings`` recordings of the splits, scored on all others.
 
+    ``loops`` are without modules: these columns cost nothing.
+
     The share of the weights that is best there is s = Σ r·w / Σ w·Gw, and v = k(1 - s)/s. The
     spread is that of the share of a recording's error which weights of that size remove: around the
     mean of others, or around that of the own recording, if it alone has to tell.
     """
-    found = [_sums(groups, loops, *split, settings, reporter) for split in splits]
+    found = [_sums(groups, loops, split, settings, reporter) for split in splits]
     return _carried(functools.reduce(GramSums.concat, found), recordings)
 
 
 def _sums(
     groups: Sequence[ColumnGroup],
     loops: RepairLoops,
-    windows: Windows,
-    cache: SourceCache,
+    split: Split,
     settings: AdaptSettings,
     reporter: Reporter,
 ) -> GramSums:
     """Gram sums of the columns that cost nothing, by recording."""
-    fields = windows.fields
+    windows, fields = split[0], split[0].fields
     unit = windows.origins[:, 0].unique(return_inverse=True)[1] % _MOST
     number = int(unit.max()) + 1
     columns = columns_of(groups, settings, members=0, centred=True)
@@ -70,12 +70,10 @@ def _sums(
         lead_groups=min(_LEADS, fields.horizon_frames),
         weigh_by="deviation",
     )
-    none = RepairLoops((), loops.of_history, loops.of_field, loops.steps, loops.step_size)
     by_exponent, _ = gather_sums(
-        none,
+        loops,
         groups,
-        windows,
-        cache,
+        split,
         accumulator,
         group=unit,
         batch_size=settings.batch_size,

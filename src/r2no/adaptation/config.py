@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from r2no._types import Extent, Grid, PaddingMode
-from r2no.adaptation.weighting import Target
 from r2no.data.window import Fields
 from r2no.devices import Precision
 from r2no.ensemble import RIDGE_GRID
@@ -17,6 +16,8 @@ from r2no.spectral import FourierCells
 from r2no.training import TrainSettings
 
 Auto = Literal["auto"]
+#: Scores for which windows can be weighted.
+Target = Literal["rmse", "rel_l2"]
 LeastOne = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -53,7 +54,7 @@ class RepairSettings(Settings, frozen=True):
             ConfigError: if the smallest batch of an epoch has one value per channel on the deepest
                 level.
         """
-        if self._normalised(grid, windows) < 2:
+        if self.averaged(grid, windows) < 2:
             raise ConfigError(
                 f"`repair.depth` must leave more than one point per batch, but depth {self.depth} "
                 f"leaves one of the grid {grid}, and with {windows} train windows in batches of "
@@ -61,14 +62,7 @@ class RepairSettings(Settings, frozen=True):
                 "give more windows or another `repair.train.batch_size`."
             )
 
-    def within_reach(self, grid: Grid, windows: int) -> "RepairSettings":
-        """These settings, not deeper than the grid and the number of windows allow."""
-        fitting = self
-        while fitting.depth > 1 and fitting._normalised(grid, windows) < 2:
-            fitting = changed(fitting, depth=fitting.depth - 1)
-        return fitting
-
-    def _normalised(self, grid: Grid, windows: int) -> int:
+    def averaged(self, grid: Grid, windows: int) -> int:
         """Values that BatchNorm averages on the deepest level in the smallest batch."""
         smallest = windows % self.train.batch_size or self.train.batch_size
         points: int = math.prod(-(-size // 2**self.depth) for size in grid)
@@ -180,6 +174,18 @@ class AdaptSettings(Settings, frozen=True):
     )
     repair: RepairSettings = Field(default=RepairSettings(), description="The repair modules.")
     ensemble: EnsembleSettings = Field(default=EnsembleSettings(), description="The ensemble.")
+
+    def trial(self, start: str, members: int) -> "AdaptSettings":
+        """These settings with so many modules, and loops from ``start``."""
+        return changed(self, members=members, repair=changed(self.repair, start=start))
+
+    def within_reach(self, grid: Grid, windows: int) -> "AdaptSettings":
+        """These settings, modules not deeper than the grid and the number of windows allow."""
+        fitting = self
+        while fitting.repair.depth > 1 and fitting.repair.averaged(grid, windows) < 2:
+            repair = changed(fitting.repair, depth=fitting.repair.depth - 1)
+            fitting = changed(fitting, repair=repair)
+        return fitting
 
     def module(self, history_channels: int, field_channels: int) -> RepairUNet:
         """A repair module with these settings, for so many channels with time folded in."""

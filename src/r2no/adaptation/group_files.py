@@ -18,11 +18,11 @@ from r2no.adaptation.groups import (
     INSTANT,
     ColumnGroup,
     FurtherOperator,
+    Instant,
     MeanField,
     Recall,
     further_operators,
 )
-from r2no.adaptation.starts import Instant
 from r2no.data.window import Fields
 from r2no.ensemble import FittedEnsemble
 from r2no.errors import ConfigError, FingerprintError

@@ -1,4 +1,4 @@
-"""Column groups: forecasts of a window that cost nothing, or that somebody already has (M5, M13).
+"""Column groups: forecasts that cost nothing, or that somebody already has (M5, M13, M16).
 
 A group gives one forecast, or several, of a window from its history and the source's answer; every
 cell may then use as much of each as held-out data justify. A group of your own needs no more than
@@ -7,18 +7,20 @@ cell may then use as much of each as held-out data justify. A group of your own 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from r2no import ranks
+from r2no import ranks, storage
 from r2no._types import Operator
 from r2no.data.window import Fields, Windows, batches
+from r2no.ensemble import FittedEnsemble
 from r2no.ensemble.columns import BASE, PARTNER, REPAIR, group_of
 from r2no.errors import ConfigError, NonFiniteError, R2NOError, ShapeError
 from r2no.progress import SILENT, Reporter
-from r2no.training import asked, same_answer
+from r2no.training import asked, operator_identity, same_answer
 
 RECALL, MEAN, INSTANT = "recall", "mean", "instant"
 #: Names that r2no gives itself.
@@ -146,6 +148,53 @@ class FurtherOperator:
             yield self.name, asked(self.operator, history, tuple(source.shape[1:])).to(source)
         except R2NOError as error:
             raise type(error)(f"Operator `{self.name}`: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Instant:
+    """The instant forecast: the source composed with ``groups``, by weights that are settled (M16).
+
+    Repair loops may start from it, so its weights are fitted on the train split: the modules are
+    trained there, and the fit split, which judges them, stays unseen. As a column group cells can
+    use it beside the repairs of it.
+
+    Attributes:
+        ensemble: The weights, without sums.
+        groups: The columns that they weigh.
+    """
+
+    ensemble: FittedEnsemble
+    groups: tuple[ColumnGroup, ...]
+    name = INSTANT
+    labels = (INSTANT,)
+    partners = ()
+
+    @torch.no_grad()
+    def __call__(self, history: Tensor, source: Tensor) -> Tensor:
+        """The instant forecast."""
+        composition = self.ensemble.compose(source)
+        for label, forecast in group_forecasts(self.groups, history, source, self._used):
+            composition.put(label, forecast)
+        return composition.result()
+
+    @property
+    def key(self) -> str:
+        """Hash of what it was fitted with; not of its weights, whose last bits machines differ in.
+
+        Source and train split have keys of their own.
+        """
+        fitted = self.ensemble
+        others = [operator_identity(g.operator) for g in self.groups if hasattr(g, "operator")]
+        given = (fitted.plan.json(), fitted.columns.json(), fitted.cells.state()[1], *others)
+        return f"{INSTANT}-{storage.fingerprint(*given)[:12]}"
+
+    @cached_property
+    def _used(self) -> set[str]:
+        return self.ensemble.spread.labels
+
+    def forecasts(self, history: Tensor, source: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The instant forecast as a column."""
+        yield INSTANT, self(history, source)
 
 
 def further_operators(also: Mapping[str, Operator | ColumnGroup] | None) -> list[ColumnGroup]:

@@ -8,12 +8,11 @@ from typing import Any
 
 import huggingface_hub
 import jinja2
-import torch
 import yaml
 
 from r2no import storage
-from r2no._types import Number, Operator, PathLike
-from r2no.adaptation.artifact import load
+from r2no._repr import first_line
+from r2no._types import Number, PathLike
 from r2no.adaptation.model import AdaptedModel, IncludeSource
 from r2no.errors import ConfigError
 
@@ -66,25 +65,21 @@ def model_card(
 def upload(
     model: AdaptedModel,
     repo_id: str,
+    include_source: IncludeSource,
+    card: Mapping[str, Any],
     *,
-    include_source: IncludeSource = "auto",
-    licence: str = "other",
-    data: str | None = None,
-    scores: Scores | None = None,
-    private: bool = True,
-    revision: str | None = None,
-    message: str = "Upload an r2no artifact",
-    api: huggingface_hub.HfApi | None = None,
+    private: bool,
+    revision: str | None,
+    message: str,
+    api: huggingface_hub.HfApi | None,
 ) -> str:
-    """Do what :meth:`AdaptedModel.push_to_hub` says."""
+    """Do what :meth:`AdaptedModel.push_to_hub` says; ``card`` is what its card is told."""
     api = api or huggingface_hub.HfApi()
     with tempfile.TemporaryDirectory(prefix="r2no-") as work:
         folder = model.save(Path(work) / "artifact", include_source=include_source)
         included = storage.read_json(folder / "manifest.json")["source"]["included"]
-        card = model_card(
-            model, repo_id=repo_id, licence=licence, data=data, scores=scores, included=included
-        )
-        storage.write_bytes(folder / "README.md", card.encode())
+        text = model_card(model, repo_id=repo_id, **card, included=included)
+        storage.write_bytes(folder / "README.md", text.encode())
         api.create_repo(repo_id, private=private, exist_ok=True)
         commit: Any = api.upload_folder(
             repo_id=repo_id, folder_path=folder, revision=revision, commit_message=message
@@ -92,31 +87,25 @@ def upload(
     return str(commit.commit_url)
 
 
-def download(
-    name: PathLike,
-    *,
-    source: Operator | None = None,
-    trust_source: bool = False,
-    revision: str | None = None,
-    device: str | torch.device = "auto",
-    **options: Any,
-) -> AdaptedModel:
-    """Do what :meth:`AdaptedModel.from_pretrained` says."""
+def fetched(name: PathLike, revision: str | None, **options: Any) -> Path:
+    """The folder of an artifact: ``name`` itself if it is one here, else what the hub has.
+
+    Raises:
+        ConfigError: if there is neither.
+    """
     folder = Path(name)
     if folder.is_dir():
         if revision is not None:
             raise ConfigError(f"`revision` belongs to a hub, but `{folder}` is a folder here.")
-        return load(folder, source, trust_source=trust_source, device=device)
+        return folder
     try:
-        found = huggingface_hub.snapshot_download(str(name), revision=revision, **options)
+        return Path(huggingface_hub.snapshot_download(str(name), revision=revision, **options))
     except (
         huggingface_hub.errors.HFValidationError,
         huggingface_hub.errors.HfHubHTTPError,
         huggingface_hub.errors.LocalEntryNotFoundError,
     ) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
-            f"`{name}` is neither a folder here nor an artifact on the hub: {reason} Check the "
-            "name, the revision and, for private ones, `hf auth login`."
+            f"`{name}` is neither a folder here nor an artifact on the hub: {first_line(error)} "
+            "Check the name, the revision and, for private ones, `hf auth login`."
         ) from error
-    return load(str(found), source, trust_source=trust_source, device=device)

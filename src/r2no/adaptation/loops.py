@@ -13,15 +13,18 @@ from torch import Tensor
 from r2no import devices, ranks
 from r2no._repr import brief_repr
 from r2no._types import Number
-from r2no.adaptation.groups import ColumnGroup, group_forecasts
+from r2no.adaptation.groups import INSTANT, ColumnGroup, Instant, group_forecasts
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Window, Windows, batches
+from r2no.data.window import Window, Windows, batches, gather
 from r2no.ensemble import ColumnSpectra, DepthErrors, GramAccumulator, GramSums
 from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairUNet, repair_steps
 from r2no.scoring import fewer
 from r2no.spectral import FourierCells
-from r2no.training import SourceCache
+from r2no.training import SourceCache, Split
+
+#: What a loop may start from, for settings and for people.
+STARTS = {"source": "source", INSTANT: "instant forecast"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +103,7 @@ class RepairLoops:
 def gather_sums(
     loops: RepairLoops,
     groups: Sequence[ColumnGroup],
-    windows: Windows,
-    cache: SourceCache,
+    split: Split,
     accumulator: GramAccumulator,
     *,
     group: Tensor,
@@ -113,6 +115,7 @@ def gather_sums(
 
     The sums are for each exponent of the window weight.
     """
+    windows, cache = split
     fields = windows.fields
     errors = DepthErrors.empty(
         FourierCells.bands(fields.grid),
@@ -160,3 +163,16 @@ def _roll_out(
     for member, depth, iterate in loops(window.history, first):
         spectra.add(member, depth, iterate)
         errors.add(member, depth, iterate, window.target, window.mask)
+
+
+class StartCache(SourceCache):
+    """Starts of the windows of a split, composed from the source's cached forecasts when read."""
+
+    def __init__(self, start: Instant, windows: Windows, cache: SourceCache) -> None:
+        super().__init__(cache.path.with_stem(f"{cache.path.stem}-{start.key}"))  # no file
+        self._start, self._windows, self._cache = start, windows, cache
+
+    def __getitem__(self, numbers: list[int] | range) -> Tensor:
+        """Where the loops of the windows with these numbers start."""
+        history = gather(self._windows, numbers).history
+        return self._start(history, self._cache[numbers])

@@ -73,7 +73,7 @@ def adapt_within(
     stopped goes on with it.
     """
     start = time.monotonic()
-    settings = within_reach(settings, train)
+    settings = settings.within_reach(train.fields.grid, len(train))
     best = adapt(changed(settings, members=0))
     improved(best)
     size = ranks.agreed(_chosen(seconds - (time.monotonic() - start), settings, train, work))
@@ -91,18 +91,12 @@ def adapt_within(
         if errors and over:
             reporter.say(f"The time is over after {max(members - 1, 1)} module(s).")
             break
-        model = adapt(_trial(size.settings(settings), members, first))
+        model = adapt(size.settings(settings).trial(first, members))
         errors.setdefault(first, held_out_error(model))
         if held_out_error(model) < held_out_error(best):
             best = replace(model, provenance={**model.provenance, "starts": dict(errors)})
             improved(best)
     return best
-
-
-def within_reach(settings: AdaptSettings, train: Windows) -> AdaptSettings:
-    """The settings with modules that are not too deep for small grids and few windows."""
-    repair = settings.repair.within_reach(train.fields.grid, len(train))
-    return settings if repair is settings.repair else changed(settings, repair=repair)
 
 
 def _trials(
@@ -113,10 +107,6 @@ def _trials(
         yield 1, start
     for number in range(2, members + 1):
         yield number, min(errors, key=errors.__getitem__)
-
-
-def _trial(settings: AdaptSettings, members: int, start: str) -> AdaptSettings:
-    return changed(settings, members=members, repair=changed(settings.repair, start=start))
 
 
 def held_out_error(model: AdaptedModel) -> float:

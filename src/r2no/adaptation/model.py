@@ -14,13 +14,11 @@ from r2no import checks, devices, storage
 from r2no._repr import html_table
 from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
-from r2no.adaptation.groups import ColumnGroup, MeanField, group_forecasts
-from r2no.adaptation.histories import History, read_history, without_gaps
+from r2no.adaptation.groups import ColumnGroup, Instant, MeanField, group_forecasts
+from r2no.adaptation.histories import History, check_range, read_history, without_gaps
 from r2no.adaptation.labelled import read_labelled
 from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.prediction import coverages, prediction
-from r2no.adaptation.ranges import check_range
-from r2no.adaptation.starts import Instant
 from r2no.data.window import Fields, Windows
 from r2no.ensemble import (
     BudgetPoint,
@@ -274,24 +272,16 @@ class AdaptedModel:
     def truncate(self, evaluations: int) -> "AdaptedModel":
         """The model of lowest held-out error that evaluates the module at most so often."""
         point = best_within(self.cost_curve(), evaluations)
-        loops = replace(
-            self.loops,
-            modules=self.loops.modules[: point.members],
-            steps=max(point.depth, 1),
-        )
-        errors = replace(
-            self.fit_errors,
-            squared=self.fit_errors.squared[: point.members, : max(point.depth, 1) + 1],
-        )
         steps = max(point.depth, 1)  # without members it is of no consequence
+        loops = replace(self.loops, modules=self.loops.modules[: point.members], steps=steps)
+        squared = self.fit_errors.squared[: point.members, : steps + 1]
         repair = self.settings.repair.model_copy(update={"steps": steps})
         update = {"members": point.members, "repair": repair}
-        ensemble = self.ensemble.derive(members=point.members, depth=point.depth or None)
         return replace(
             self,
             loops=loops,
-            ensemble=ensemble,
-            fit_errors=errors,
+            ensemble=self.ensemble.derive(members=point.members, depth=point.depth or None),
+            fit_errors=replace(self.fit_errors, squared=squared),
             settings=self.settings.model_copy(update=update),
             calibration=None,  # of the larger model
         )
@@ -327,18 +317,13 @@ class AdaptedModel:
             **self.provenance,
             "merged": [self.provenance["fit"], other.provenance["fit"]],
         }
-        errors = replace(
-            self.fit_errors,
-            squared=self.fit_errors.squared + other.fit_errors.squared,
-            windows=self.fit_errors.windows + other.fit_errors.windows,
-        )
         both = None
         if self.calibration is not None and other.calibration is not None:
             both = self.calibration.merge(other.calibration)
         return replace(
             self,
             ensemble=pooled.settled(),
-            fit_errors=errors,
+            fit_errors=self.fit_errors.merge(other.fit_errors),
             provenance=provenance,
             calibration=both,
         )
@@ -467,10 +452,8 @@ class AdaptedModel:
         return upload(
             self,
             repo_id,
-            include_source=include_source,
-            licence=licence,
-            data=data,
-            scores=scores,
+            include_source,
+            {"licence": licence, "data": data, "scores": scores},
             private=private,
             revision=revision,
             message=message,
@@ -501,16 +484,11 @@ class AdaptedModel:
         Raises:
             ConfigError: if there is neither such a folder nor such a repository.
         """
-        from r2no.adaptation.hub import download
+        from r2no.adaptation.artifact import load
+        from r2no.adaptation.hub import fetched
 
-        return download(
-            name,
-            source=source,
-            trust_source=trust_source,
-            revision=revision,
-            device=device,
-            **options,
-        )
+        folder = fetched(name, revision, **options)
+        return load(folder, source, trust_source=trust_source, device=device)
 
 
 def versions() -> dict[str, str]:

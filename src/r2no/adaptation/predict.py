@@ -178,14 +178,6 @@ def _windows(
     return windows, known
 
 
-def _forecast(model: AdaptedModel, history: Tensor, start: int) -> Tensor:
-    try:
-        forecast: Tensor = model.predict(history)
-    except NonFiniteError as error:
-        raise NonFiniteError(f"Among the forecasts from origin {start} on: {error}") from error
-    return forecast
-
-
 def _by_name(
     model: AdaptedModel,
     history: Tensor,
@@ -194,7 +186,10 @@ def _by_name(
     half_widths: Tensor | None,
 ) -> dict[str, np.ndarray]:
     """The values of each variable, bounds and p-values included where there are any."""
-    forecast = _forecast(model, history, start)
+    try:
+        forecast: Tensor = model.predict(history)
+    except NonFiniteError as error:
+        raise NonFiniteError(f"Among the forecasts from origin {start} on: {error}") from error
     values = forecast.float().cpu().numpy()
     names = list(forecast_variables(data))
     found = {name: values[..., channel] for channel, name in enumerate(names)}

@@ -17,11 +17,10 @@ from r2no.adaptation.carrying import carried
 from r2no.adaptation.columns import free_groups
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.fitting import can_part, fit_ensemble, held_out_blocks
-from r2no.adaptation.groups import INSTANT, ColumnGroup
-from r2no.adaptation.loops import RepairLoops
+from r2no.adaptation.groups import INSTANT, ColumnGroup, Instant
+from r2no.adaptation.loops import STARTS, RepairLoops, StartCache
 from r2no.adaptation.minutes import adapt_within, held_out_error
 from r2no.adaptation.model import AdaptedModel, versions
-from r2no.adaptation.starts import STARTS, Instant, StartCache, instant
 from r2no.data.ahead import prepare
 from r2no.data.normalise import Normaliser
 from r2no.data.splits import apart
@@ -33,6 +32,7 @@ from r2no.repair_loop import RepairUNet
 from r2no.settings import changed
 from r2no.training import (
     SourceCache,
+    Split,
     asked,
     cached_source,
     operator_identity,
@@ -40,11 +40,8 @@ from r2no.training import (
     side_by_side,
     train_repair,
 )
-from r2no.training.backbone import fit_normalisers
+from r2no.training.problems import fit_normalisers
 from r2no.training.source_cache import bound_cache
-
-#: Train and fit split, each with the source's forecasts.
-Splits = tuple[tuple[Windows, SourceCache], tuple[Windows, SourceCache]]
 
 
 class Task:
@@ -65,6 +62,7 @@ class Task:
         for operator in (source, *(getattr(group, "operator", None) for group in further)):
             devices.moved(operator, device)
         self._source, self._train, self._fit, self._further = source, train, fit, further
+        self._splits = {"train": train, "fit": fit}
         self._given, self._work, self._reporter = normalisers, work, reporter
         probe = next(iter(batches(train, 1)))[1].history
         self._frozen = _Frozen(source, probe, train.fields.target_shape)
@@ -101,8 +99,10 @@ class Task:
             return self._adapted(settings)
         starts = self.starts(settings)
         if len(starts) == 1:
-            return self._adapted(_started(settings, starts[0], settings.members))
-        tried = {start: self._adapted(_started(settings, start, 1)) for start in starts}
+            return self._adapted(settings.trial(starts[0], settings.members))
+        # one module stands for all of them, whose budget is not its own
+        single = settings if settings.members == 1 else changed(settings, budget=None)
+        tried = {start: self._adapted(single.trial(start, 1)) for start in starts}
         errors = {start: held_out_error(model) for start, model in tried.items()}
         start = min(errors, key=errors.__getitem__)
         self._reporter.say(
@@ -111,7 +111,7 @@ class Task:
         )
         model = tried[start]
         if settings.members > 1:
-            model = self._adapted(_started(settings, start, settings.members))
+            model = self._adapted(settings.trial(start, settings.members))
         return replace(model, provenance={**model.provenance, "starts": errors})
 
     def starts(self, settings: AdaptSettings) -> tuple[str, ...]:
@@ -122,16 +122,16 @@ class Task:
     def _adapted(self, settings: AdaptSettings) -> AdaptedModel:
         """Train the members, fit the ensemble, and put the model together."""
         frozen, fit = self._frozen, self._fit
-        groups, repair = self._columns(settings), settings.repair
-        loops = RepairLoops((), *self._normalisers, repair.steps, repair.step_size)
-        start = None
+        free, repair = self._columns(settings), settings.repair
+        groups, start = free, None
+        loops = bare = RepairLoops((), *self._normalisers, repair.steps, repair.step_size)
         if settings.members and repair.start == "instant":
-            start = self._instant(settings, loops, groups)
-            groups = (*groups, start)
+            start = self._instant(settings, bare, free)
+            groups = (*free, start)
         if settings.members:
             loops = replace(loops, modules=self._modules(settings, start), start=start)
             loops = loops.to(self._device)
-        cache, placed = self._cached("fit", settings), Placed(fit, self._of_sums)
+        placed, cache = self._summed("fit", settings)
         ensemble, errors, exponents = fit_ensemble(
             loops,
             groups,
@@ -140,7 +140,7 @@ class Task:
             settings,
             self._reporter,
             recordings=_recordings(self._train, fit),
-            carried=self._carried(settings, loops, self._columns(settings)),
+            carried=self._carried(settings, bare, free),
         )
         frozen.check()
         provenance: dict[str, Any] = {
@@ -168,12 +168,13 @@ class Task:
         if published or few is None or few >= ENOUGH_RECORDINGS or not groups:
             return ALL_OF_IT
         names = ["train"] if few < trajectories(self._train) else ["train", "fit"]
-        splits = [(self._placed(name), self._cached(name, settings)) for name in names]
+        splits = [self._summed(name, settings) for name in names]
         return carried(groups, loops, splits, settings, self._reporter, recordings=few)
 
-    def _placed(self, name: str) -> Placed:
-        """A split where sums are formed."""
-        return Placed(self._train if name == "train" else self._fit, self._of_sums)
+    def _summed(self, name: str, settings: AdaptSettings) -> Split:
+        """A split as sums are formed of it, with the source's forecasts."""
+        cache = self._cached(name, settings)
+        return Placed(self._splits[name], self._of_sums), cache
 
     def _columns(self, settings: AdaptSettings) -> tuple[ColumnGroup, ...]:
         """The free columns, made once: settings of one task differ in their modules only."""
@@ -192,14 +193,14 @@ class Task:
         """The source's forecasts on a split, computed once."""
         return cached_source(
             self._source,
-            self._train if name == "train" else self._fit,
+            self._splits[name],
             self._work / "source",
             batch_size=settings.batch_size,
             title=f"source on {name}",
             reporter=self._reporter,
         )
 
-    def predicted(self, settings: AdaptSettings) -> Splits:
+    def predicted(self, settings: AdaptSettings) -> tuple[Split, Split]:
         """Both splits with the source's forecasts on them."""
         train, fit = self._cached("train", settings), self._cached("fit", settings)
         return (self._train, train), (self._fit, fit)
@@ -225,8 +226,9 @@ class Task:
                 f"`{settings.repair.start}`."
             )
         if self._start is None:
-            cache, train = self._cached("train", settings), Placed(self._train, self._of_sums)
-            self._start = instant(groups, loops, train, cache, settings, self._reporter)
+            train = self._summed("train", settings)
+            fitted, _, _ = fit_ensemble(loops, groups, *train, settings, self._reporter)
+            self._start = Instant(fitted.settled().without_sums(), groups)
         return self._start
 
     def _modules(self, settings: AdaptSettings, start: Instant | None) -> tuple[RepairUNet, ...]:
@@ -242,13 +244,6 @@ class Task:
             for number, module in enumerate(begin)  # made here: threads share the generator
         ]
         return tuple(side_by_side(trainings, jobs=settings.jobs, reporter=self._reporter))
-
-
-def _started(settings: AdaptSettings, start: str, members: int) -> AdaptSettings:
-    """The settings with loops from ``start``; one module stands for all of them, without budget."""
-    budget = settings.budget if members == settings.members else None
-    repair = changed(settings.repair, start=start)
-    return changed(settings, members=members, budget=budget, repair=repair)
 
 
 def _told(errors: Mapping[str, float]) -> str:
@@ -299,7 +294,7 @@ def initial_module(fields: Fields, settings: AdaptSettings, number: int) -> Repa
 def _trained(
     number: int,
     initial: RepairUNet,
-    splits: Splits,
+    splits: tuple[Split, Split],
     normalisers: tuple[Normaliser, Normaliser],
     settings: AdaptSettings,
     work: Path,

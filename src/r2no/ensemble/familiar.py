@@ -25,7 +25,7 @@ from torch import Tensor
 from r2no._repr import brief_repr
 from r2no.errors import ShapeError
 from r2no.spectral import FourierCells, forward
-from r2no.spectral.energy import spectrum_energy
+from r2no.spectral.cells import spectrum_energy
 from r2no.spectral.transforms import space_last
 
 #: The distance is to the fifth nearest window; one alone may be near by chance.

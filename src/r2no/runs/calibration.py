@@ -24,13 +24,12 @@ from r2no.adaptation.costs import (
     timed,
     training_work,
 )
-from r2no.adaptation.minutes import within_reach
 from r2no.data.splits import Splits
 from r2no.data.window import Placed, Window, batches, gather
 from r2no.ensemble import Columns, GramAccumulator
 from r2no.errors import NonFiniteError
 from r2no.repair_loop import RepairUNet
-from r2no.training.backbone import fit_normalisers
+from r2no.training.problems import fit_normalisers
 
 _GROUPS = 16  # blocks of the fit split that sums are kept of, at most
 _SCORED = 2  # a window that is scored costs so many that are fitted: all readouts, all metrics
@@ -61,7 +60,7 @@ def calibrate(
 ) -> list[Finding]:
     """Run source, one repair step with gradient and one accumulation; estimate the whole run."""
     if settings.minutes is not None:
-        settings = within_reach(settings, splits.train)
+        settings = settings.within_reach(splits.train.fields.grid, len(splits.train))
     settings.repair.check_windows(splits.train.fields.grid, len(splits.train))
     few = splits.train.subset([0]) if len(splits.train) > 256 else splits.train
     batch = min(settings.repair.train.batch_size, len(splits.train))

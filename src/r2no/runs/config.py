@@ -13,8 +13,8 @@ from r2no.adaptation import AdaptSettings
 from r2no.adaptation.minutes import DEFAULT_MINUTES
 from r2no.data.gaps import read_mask
 from r2no.data.normalise import Normaliser
+from r2no.reading import read_yaml
 from r2no.settings import changed, valid
-from r2no.yaml_text import read_yaml
 
 _KINDS = ("python", "exported", "backbone", "forecasts")  # of sources
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

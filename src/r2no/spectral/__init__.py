@@ -1,7 +1,6 @@
 """Spectral geometry: unitary transforms, Fourier cells and the energies they hold (M1, M2, M10)."""
 
-from r2no.spectral.cells import FourierCells
-from r2no.spectral.energy import cell_energy, count_coefficients
+from r2no.spectral.cells import FourierCells, cell_energy, count_coefficients
 from r2no.spectral.transforms import (
     forward,
     hermitian_multiplicity,

@@ -4,7 +4,6 @@ Loops, samplers, caches and sums are rank-aware: under ``torchrun`` every rank t
 batch, gradients and sums are added up, and rank 0 writes.
 """
 
-from r2no.training.backbone import train_operator
 from r2no.training.checkpoints import benchmark_history, load_operator, save_operator
 from r2no.training.config import TrainSettings
 from r2no.training.engine import Problem, TrainResult, optimise
@@ -17,14 +16,15 @@ from r2no.training.operator import (
     same_answer,
 )
 from r2no.training.parallel import side_by_side
-from r2no.training.repair import train_repair
-from r2no.training.source_cache import SourceCache, cached_source
+from r2no.training.problems import train_operator, train_repair
+from r2no.training.source_cache import SourceCache, Split, cached_source
 
 __all__ = [
     "Persistence",
     "PhysicalOperator",
     "Problem",
     "SourceCache",
+    "Split",
     "TrainResult",
     "TrainSettings",
     "asked",

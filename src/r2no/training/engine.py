@@ -299,16 +299,9 @@ class _Run:
             tensors["random.device"] = own
         tensors["begin"] = self.begin
         tensors["losses"] = torch.tensor(state.losses, dtype=torch.float64)
-        metadata = {
-            "format": _FORMAT,
-            "key": self.key,
-            "update": state.update,
-            "best_score": state.best_score if state.best_update >= 0 else None,
-            "best_update": state.best_update,
-            "sums": state.sums,
-            "counted": state.counted,
-            "log": state.log,
-        }
+        metadata = {"format": _FORMAT, "key": self.key, **vars(state)}
+        del metadata["losses"]  # which are numbers
+        metadata["best_score"] = state.best_score if state.best_update >= 0 else None
         storage.save_tensors(self.folder / _STATE, tensors, metadata)
         _write_log(self.folder, state.log)
 
@@ -333,16 +326,10 @@ class _Run:
         torch.set_rng_state(tensors["random"])
         if "random.device" in tensors and self.problem.place != devices.CPU:
             devices.set_random_state(self.problem.place, tensors["random.device"])
-        best = float("inf") if saved["best_score"] is None else saved["best_score"]
-        return _State(
-            saved["update"],
-            best,
-            saved["best_update"],
-            saved["sums"],
-            saved["counted"],
-            saved["log"],
-            tensors.get("losses", torch.zeros(0)).tolist(),
-        )
+        known = {name: saved[name] for name in vars(_State()).keys() - {"losses"}}
+        if known["best_score"] is None:
+            known["best_score"] = float("inf")
+        return _State(**known, losses=tensors.get("losses", torch.zeros(0)).tolist())
 
     def _note(self) -> str:
         state = self.state

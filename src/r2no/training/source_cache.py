@@ -83,6 +83,10 @@ class SourceCache:
         )
 
 
+#: Windows, and the source's forecasts on them.
+Split = tuple[Windows, SourceCache]
+
+
 def cached_source(
     source: Operator,
     windows: Windows,

@@ -27,7 +27,7 @@ from r2no.report import plot_depth_bands, plot_fields, plot_retention
 from r2no.runs.finish import Finished, finish
 from r2no.settings import changed
 from r2no.training import PhysicalOperator, TrainSettings, train_operator
-from r2no.training.backbone import fit_normalisers
+from r2no.training.problems import fit_normalisers
 from r2no.wake.dataset import WakeData, make_wake
 from r2no.wake.runs import WakeSettings
 

@@ -126,8 +126,8 @@ def submit(
 
     Example: r2no bench submit --data ROOT --cluster cluster.yaml --system cylinder
     """
+    from r2no.reading import read_yaml
     from r2no.realpdebench.study.cluster import ClusterConfig, submit_study
-    from r2no.yaml_text import read_yaml
 
     stored = {} if cluster is None else read_yaml(cluster)
     size = {"gpus": gpus, "processes": processes, "cpus": cpus}

@@ -18,11 +18,11 @@ from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.checks import choice
 from r2no.devices import Precision
 from r2no.errors import ConfigError
+from r2no.reading import read_yaml
 from r2no.realpdebench.systems import SYSTEMS
 from r2no.settings import valid
 from r2no.training import TrainSettings
 from r2no.training.config import Workers
-from r2no.yaml_text import read_yaml
 
 VALIDATIONS = 50
 _SYSTEM = "cylinder, controlled_cylinder, fsi, foil or combustion."

@@ -18,7 +18,7 @@ from r2no.realpdebench.protocol.evaluation import MeasuredChannels, Protocol
 from r2no.realpdebench.study.theory import WINDOWS, Contraction
 from r2no.scoring import Depths, Metrics, Sample, score
 from r2no.spectral import FourierCells, forward
-from r2no.spectral.energy import spectrum_energy
+from r2no.spectral.cells import spectrum_energy
 from r2no.spectral.transforms import channel_picker, space_last
 
 #: Eight orders of magnitude.
