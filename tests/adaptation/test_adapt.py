@@ -437,7 +437,7 @@ def test_a_recording_too_short_to_part_is_added_as_one_block(model, splits):
     """Judged by fits without it, and seen by those of all other folds but one."""
     short = ArrayWindows([travelling_wave(30)[:10]], 4, 4, measured=(0,))
     wider = model
-    for number in range(1, 3):
+    for _ in range(2):
         before, wider = wider, wider.update(short)
         sums, folds, new = (
             wider.ensemble.sums,
