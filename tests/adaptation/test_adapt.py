@@ -433,6 +433,47 @@ def test_merged_sites_equal_the_pooled_fit(model, splits):
     assert sites[0].fit_errors.windows == len(fit) + len(parts[0])
 
 
+def test_a_recording_too_short_to_part_is_added_as_one_block(model, splits):
+    """Judged by fits without it, and seen by those of all other folds but one."""
+    short = ArrayWindows([travelling_wave(30)[:10]], 4, 4, measured=(0,))
+    wider = model
+    for _ in range(2):
+        before, wider = wider, wider.update(short)
+        sums, folds, new = (
+            wider.ensemble.sums,
+            wider.ensemble.folds,
+            len(before.ensemble.sums.windows),
+        )
+        assert float(sums.windows[new]) == len(short) == 3
+        assert len(folds) == len(model.ensemble.folds)
+        judging = [place for place, (_, score) in enumerate(folds) if new in score]
+        assert len(judging) == 1
+        assert new not in folds[judging[0]][0]
+        assert all(new in fit for place, (fit, _) in enumerate(folds) if place not in judging)
+        assert wider.verdict.blocks == before.verdict.blocks + 1
+        assert wider.ensemble.plan.units[-1] not in before.ensemble.plan.units
+        bands, old = wider.calibration.bands, before.calibration.bands
+        assert bands.groups == old.groups + 1
+        assert wider.fit_errors.windows == before.fit_errors.windows + 3
+    sizes = wider.calibration.bands.residuals  # of the model before, which had not seen them
+    window = collate([short[n] for n in range(3)])
+    expected = (window.target - before.predict(window.history))[..., :1].abs().sum(0)
+    torch.testing.assert_close(sizes.totals[-1], expected, rtol=1e-4, atol=1e-5)
+    judged = [[n for n in score if n >= new - 1] for _, score in wider.ensemble.folds]
+    assert sorted(map(len, judged))[-1] == 1  # not both by one fold
+    assert float(wider.half_widths(0.8)[..., 0].min()) > 0
+
+
+def test_a_short_recording_is_added_under_published_cells_too(splits):
+    short = ArrayWindows([travelling_wave(30)[:10]], 4, 4, measured=(0,))
+    chosen = EnsembleSettings(cells="published", radial=2, angular=1, ridge="auto")
+    settings = SETTINGS.model_copy(update={"ensemble": chosen, "members": 1})
+    model = r2no.adapt(Source(), splits["train"], splits["fit"], settings=settings)
+    wider = model.update(short)
+    assert float(wider.ensemble.sums.windows.sum()) == len(splits["fit"]) + len(short)
+    assert wider.ensemble.ridge in wider.ensemble.ridge_scores
+
+
 def test_merge_refuses_other_sources_and_modules(model, splits):
     from dataclasses import replace
 

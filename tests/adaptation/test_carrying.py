@@ -8,7 +8,8 @@ from tests.support.adapting import SETTINGS, Source, split
 from tests.support.waves import travelling_wave
 
 import r2no
-from r2no.adaptation.carrying import _carried
+from r2no.adaptation import task
+from r2no.adaptation.carrying import _carried, carried
 from r2no.data import ArrayWindows
 from r2no.ensemble import GramSums
 from r2no.ensemble.nested import ENOUGH_RECORDINGS
@@ -100,3 +101,18 @@ def test_one_recording_does_not_speak_for_others_that_differ():
     source = replace(model, ensemble=replace(model.ensemble, weights=nothing))
     new = waves(2, 4)
     assert model.evaluate(new)["rmse"] <= 1.02 * source.evaluate(new)["rmse"]
+
+
+def test_how_much_recordings_differ_is_seen_on_those_of_both_splits(monkeypatch):
+    """Two train recordings that happen to agree do not speak for a third one of the fit split."""
+    seen = []
+
+    def listed(groups, loops, splits, settings, reporter, *, recordings):
+        seen.extend(len(windows.origins[:, 0].unique()) for windows, _ in splits)
+        return carried(groups, loops, splits, settings, reporter, recordings=recordings)
+
+    monkeypatch.setattr(task, "carried", listed)
+    few = r2no.adapt(Slow(), waves(1, 1), waves(3), settings=INSTANT)
+    assert seen == [2, 1]
+    assert few.ensemble.plan.variation > 1.0
+    assert not few.verdict.deploy

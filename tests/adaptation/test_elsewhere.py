@@ -47,6 +47,23 @@ def test_answers_are_one_within_the_stated_tolerance_only() -> None:
     assert not same_answer(answer, answer[:2])
 
 
+def test_answers_on_top_of_a_large_constant_are_told_apart(tmp_path: Path) -> None:
+    """A pressure in Pascal: all that is to be known lies in the last thousandth."""
+    answer = 101325 + torch.tensor([10.0, -20.0, 30.0])
+    assert same_answer(answer, answer + 0.2)  # rounding
+    assert not same_answer(answer, answer + 1.0)
+    constant = torch.full((3,), 7.0)
+    assert same_answer(constant, constant * (1 + 2e-7))
+    high = [recording + 1000 for recording in split(range(2)).recordings]
+    windows, last = r2no.data.ArrayWindows(high, 4, 4), Persistence(4, 2)
+    first = cached_source(lambda h: last(h), windows, tmp_path)
+    other = cached_source(lambda h: last(h) + 0.05, windows, tmp_path)
+    assert other.path != first.path
+    r2no.adapt(
+        last, windows, windows, members=0, shared_data=True, also={"b": lambda h: h * 0 + 1000}
+    )
+
+
 def test_cache_of_a_source_without_weights_knows_it_by_its_answers(tmp_path: Path) -> None:
     windows, last = split(range(2)), Persistence(4, 2)
     first = cached_source(lambda h: last(h), windows, tmp_path)

@@ -1,5 +1,6 @@
 """Damaged data and wrong names through the commands: a named error and no output."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -258,3 +259,17 @@ def test_error_is_one_line_with_exit_code_one(monkeypatch, capsys):
         main.main()
     assert stopped.value.code == 1
     assert capsys.readouterr().err.startswith("DataError: `root` must be a folder")
+
+
+def test_names_that_the_output_cannot_hold_do_not_stop_a_command(tmp_path, monkeypatch):
+    """A table that goes to a file in ASCII, at the end of hours of work."""
+    path = tmp_path / "w\u00f6rk \u2603.npy"
+    np.save(path, np.zeros((30, 8, 12, 1), dtype="<f4"))
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "argv", ["r2no", "inspect", str(path)])
+    monkeypatch.setattr(sys, "stdout", narrow)
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    narrow.flush()
+    assert end.value.code in (None, 0)
+    assert "w\\xf6rk" in narrow.buffer.getvalue().decode()

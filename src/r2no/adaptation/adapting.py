@@ -14,13 +14,19 @@ from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.calibrating import calibrated
 from r2no.adaptation.columns import resolved
 from r2no.adaptation.config import AdaptSettings
-from r2no.adaptation.fitting import check_adaptable, fit_ensemble, held_out_blocks
+from r2no.adaptation.fitting import (
+    can_part,
+    check_adaptable,
+    fit_ensemble,
+    held_out_blocks,
+)
 from r2no.adaptation.groups import ColumnGroup, further_operators
 from r2no.adaptation.minutes import DEFAULT_MINUTES
 from r2no.adaptation.model import AdaptedModel
 from r2no.adaptation.task import Task
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Placed, Windows, trajectories
+from r2no.ensemble.holdout import folds_of_one_block, one_block
 from r2no.errors import ConfigError, EmptySplitError, GridMismatchError
 from r2no.progress import SILENT, Reporter
 from r2no.settings import changed
@@ -233,6 +239,8 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
             same = settings.ensemble.model_copy(update={"target": None})
             settings = settings.model_copy(update={"ensemble": same})
         known = model.ensemble.plan.recordings is not None
+        short = not can_part(windows, settings)
+        held_out = one_block(windows.origins) if short else held_out_blocks(windows, settings)
         ensemble, errors, _ = fit_ensemble(
             model.loops,
             model.groups,
@@ -240,14 +248,19 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
             cache,
             settings,
             reporter,
+            held_out=held_out,
             recordings=trajectories(windows) if known else None,
             like=model.ensemble,
             exponents=(model.ensemble.plan.weight_exponent,),
         )
         provenance = {**model.provenance, "fit": windows.fingerprint}
         added = replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance)
-        blocks = held_out_blocks(windows, settings)
-        added = calibrated(added, windows, blocks, cache, reporter)
+        weights = [model.ensemble.weights] if short else None  # which never saw these windows
+        added = calibrated(added, windows, held_out, cache, reporter, weights=weights)
+    if short:
+        sizes = model.ensemble.needed_sums().windows.tolist()
+        folds = folds_of_one_block(model.ensemble.folds, sizes)
+        added = replace(added, ensemble=replace(added.ensemble, folds=folds))
     return model.merge(added)
 
 

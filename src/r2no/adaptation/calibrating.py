@@ -4,7 +4,7 @@ Residuals of every held-out block come from the weights of its own fold (M7); ba
 sums and a sample of their sizes (M14).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -34,16 +34,19 @@ def calibrated(
     cache: SourceCache,
     reporter: Reporter,
     train: Windows | None = None,
+    weights: Sequence[Tensor] | None = None,
 ) -> AdaptedModel:
     """The model with bands from the windows it was fitted to, if its settings ask for them.
 
     A fit that held nothing out has none. The alarm knows windows of ``train`` as well: it asks for
     histories only, and the more recordings it knows, the better it tells a new kind from a new one.
+    ``weights``, by fold, are by default those that the ensemble knows of its own.
     """
     calibration = None
     if model.settings.bands is True and held_out.folds:
         task = _Task(model, windows, held_out, cache)
-        calibration = Calibration(task.bands(reporter), task.familiar(train))
+        apart = model.ensemble.held_out_weights() if weights is None else weights
+        calibration = Calibration(task.bands(apart, reporter), task.familiar(train))
     return replace(model, ensemble=model.ensemble.settled(), calibration=calibration)
 
 
@@ -65,11 +68,11 @@ class _Task:
         width = described(history).shape[1]
         self._features = torch.zeros(len(self._numbers), width, dtype=torch.float64)
 
-    def bands(self, reporter: Reporter) -> Bands:
+    def bands(self, apart: Sequence[Tensor], reporter: Reporter) -> Bands:
         """From |y - R(X)| of each window, by the weights of the fold that scores it."""
         ensemble, size = self._model.ensemble, self._model.settings.batch_size
         with reporter.step("calibrating bands", len(self._numbers)) as step:
-            for fold, weights in enumerate(ensemble.held_out_weights()):
+            for fold, weights in enumerate(apart):
                 spread = ensemble.spread_of(weights)
                 score = torch.tensor(self._held_out.folds[fold][1])
                 rows = torch.isin(self._groups, score).nonzero()[:, 0]

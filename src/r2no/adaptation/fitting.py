@@ -83,6 +83,7 @@ def fit_ensemble(
     settings: AdaptSettings,
     reporter: Reporter,
     *,
+    held_out: HeldOut | None = None,
     recordings: int | None = None,
     carried: Carried = ALL_OF_IT,
     like: FittedEnsemble | None = None,
@@ -90,14 +91,15 @@ def fit_ensemble(
 ) -> tuple[FittedEnsemble, DepthErrors, list[dict[str, float]]]:
     """One pass over the fit split: the fitted ensemble, the errors by depth and band.
 
-    ``settings`` are resolved. ``recordings`` as in :class:`SpectralEnsemble`, and ``carried`` with
+    ``settings`` are resolved. ``held_out`` are the blocks, by default those that the settings need.
+    ``recordings`` as in :class:`SpectralEnsemble`, and ``carried`` with
     it, in new fits. ``like`` is an ensemble to be pooled with, whose cells, columns and weighting
     are then followed. ``exponents`` are the candidates for the weighting of windows; default that
     of the settings, or all if they name a target. The third result, with a target, are the held-out
     scores of each.
     """
     fields, chosen = fit.fields, settings.ensemble
-    held_out = held_out_blocks(fit, settings)
+    held_out = held_out_blocks(fit, settings) if held_out is None else held_out
     number = int(held_out.group.max()) + 1
     if like is None:
         centred = chosen.cells != "published"

@@ -290,7 +290,8 @@ class AdaptedModel:
         """The model with new fit data added: one pass over ``windows``, no training.
 
         Repair modules stay; the sums of the new windows are pooled with those of the model, and
-        penalties, partition and verdict are decided again on the blocks of both.
+        penalties, partition and verdict are decided again on the blocks of both. A recording too
+        short to part is one block.
 
         Raises:
             GridMismatchError: if frames, grid or channels are others than the model's.

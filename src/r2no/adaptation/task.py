@@ -167,7 +167,8 @@ class Task:
         published = settings.ensemble.cells == "published"  # which keeps all of its weights
         if published or few is None or few >= ENOUGH_RECORDINGS or not groups:
             return ALL_OF_IT
-        names = ["train"] if few < trajectories(self._train) else ["train", "fit"]
+        others = apart(self._train, self._fit)  # else these may be stretches of those
+        names = ["train", "fit"] if others else ["train"]
         splits = [self._summed(name, settings) for name in names]
         return carried(groups, loops, splits, settings, self._reporter, recordings=few)
 

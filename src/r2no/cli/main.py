@@ -1,5 +1,6 @@
 """``r2no``: the parser, and how errors are shown."""
 
+import io
 import multiprocessing
 import signal
 import sys
@@ -28,6 +29,8 @@ def _interrupted(*_: object) -> None:
 
 def main() -> None:
     """Entry point: named errors become one clear line and exit code 1, or 2 for what moved."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names that its encoding lacks are spelled out
+        sys.stdout.reconfigure(errors="backslashreplace")
     before = signal.signal(signal.SIGINT, _interrupted)
     try:
         with ranks.group():

@@ -5,6 +5,7 @@ windows that overlap the fitted ones is no held-out choice, so blocks are whole 
 stretches of one with a gap between them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
@@ -94,6 +95,11 @@ def blocks(origins: Int[Tensor, "window 2"], *, horizon: int, most: int = 12) ->
         return halves(origins, horizon=horizon)
     plans = [_time_blocks(start, horizon, max(most // len(names), 4)) for start in starts]
     return _joined(origins[:, 0], names.tolist(), plans)
+
+
+def one_block(origins: Int[Tensor, "window 2"]) -> HeldOut:
+    """All windows as one block, judged by a fit that knows none of them: one of another set."""
+    return HeldOut(torch.zeros(len(origins), dtype=torch.long), (((), (0,)),))
 
 
 def _by_trajectory(
@@ -212,3 +218,13 @@ def join_folds(
         (mine[0] + other[0], mine[1] + other[1])
         for mine, other in ((one or whole[0], two or whole[1]) for one, two in pairs)
     )
+
+
+def folds_of_one_block(folds: tuple[Fold, ...], windows: Sequence[float]) -> tuple[Fold, ...]:
+    """Folds of :func:`one_block` that join those of a set of blocks, of so many windows each.
+
+    The fold that scores fewest windows judges the block, all others fit on it too.
+    """
+    scored = [sum(windows[block] for block in score) for _, score in folds]
+    judge = min(range(len(scored)), key=scored.__getitem__, default=0)
+    return (((0,), ()),) * judge + (((), (0,)),)

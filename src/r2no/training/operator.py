@@ -10,8 +10,11 @@ from r2no._types import Field, History, Operator
 from r2no.data.normalise import Normaliser
 from r2no.errors import NonFiniteError, ShapeError
 
-#: Largest difference between two answers, relative to the largest value, that rounding explains.
+#: Largest difference between two answers that rounding explains, relative to the largest value or,
+#: if that is less, to the range of values: fields may lie on top of a large constant. Then the
+#: rounding of that constant comes on top, too.
 SAME_ANSWER = 1e-4
+_OF_THE_CONSTANT = 32 * torch.finfo(torch.float32).eps
 
 
 class PhysicalOperator(nn.Module):
@@ -109,8 +112,10 @@ def same_answer(first: Tensor, second: Tensor) -> bool:
         return False
     first, second = first.detach().cpu().double(), second.detach().cpu().double()
     finite = second[second.isfinite()]
-    scale = float(finite.abs().max()) if len(finite) else 0.0
-    return torch.allclose(first, second, rtol=0, atol=SAME_ANSWER * scale, equal_nan=True)
+    largest = float(finite.abs().max()) if len(finite) else 0.0
+    span = float(finite.max() - finite.min()) if len(finite) else 0.0
+    tolerance = SAME_ANSWER * min(largest, span) + _OF_THE_CONSTANT * largest
+    return torch.allclose(first, second, rtol=0, atol=tolerance, equal_nan=True)
 
 
 def operator_fingerprint(operator: Operator, probe: Tensor) -> str:
