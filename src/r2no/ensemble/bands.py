@@ -78,8 +78,8 @@ class Bands:
         exponent = choose_exponent(*zip(*found[0].values(), strict=True))
         scores = torch.zeros(2, len(totals), _BINS, dtype=torch.float64)
         for which, by_group in enumerate(found):
-            for group, (score, ratio) in by_group.items():
-                scores[which, group] = _counted(score / ratio**exponent)
+            for group, (sizes, ratios) in by_group.items():
+                scores[which, group] = _counted(sizes / ratios**exponent)
         return cls(residuals, pulls, scores, exponent)
 
     @cached_property

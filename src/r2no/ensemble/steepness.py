@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import avg_pool3d
 
 from r2no._repr import brief_repr
 from r2no.ensemble.scale import Map, Maps
@@ -36,14 +35,19 @@ def steepness(
     forecast: Float[Tensor, "batch time height width channel"],
 ) -> Float[Tensor, "batch time height width channel"]:
     """Box means of |∇u|; the boxes hold less at an edge, the same for every forecast."""
-    field = forecast.movedim(-1, 1)
-    slope = (_slope(field, 3).square() + _slope(field, 4).square()).sqrt()
-    for axis, (wanted, size) in enumerate(zip(_BOX, field.shape[2:], strict=True)):
-        part = min(wanted, (size - 1) // 2)
-        if part:
-            along = [part if axis == other else 0 for other in range(3)]
-            slope = avg_pool3d(slope, [2 * n + 1 for n in along], 1, along)
-    return slope.movedim(1, -1)
+    found = _slope(forecast, 2).square_().add_(_slope(forecast, 3).square_()).sqrt_()
+    for axis, wanted in enumerate(_BOX, 1):
+        found = _box(found, axis, min(wanted, (forecast.shape[axis] - 1) // 2))
+    return found
+
+
+def _box(values: Tensor, axis: int, reach: int) -> Tensor:
+    """Means over neighbours along an axis, with zeros beyond the edge."""
+    size, total = values.shape[axis], values.clone()
+    for step in range(1, reach + 1):  # sums of shifted fields: faster than pooling on a CPU
+        total.narrow(axis, step, size - step).add_(values.narrow(axis, 0, size - step))
+        total.narrow(axis, 0, size - step).add_(values.narrow(axis, step, size - step))
+    return total.div_(2 * reach + 1)
 
 
 def _slope(field: Tensor, axis: int) -> Tensor:
@@ -63,7 +67,7 @@ def relative(found: Tensor, usual: Map, places: Tensor | None = None) -> Tensor:
     if places is not None:
         usual, floor = usual.flatten()[places], floor.flatten()[places]
     tiny = torch.finfo(usual.dtype).tiny
-    return (found + floor).clamp_min(tiny) / (usual + floor).clamp_min(tiny)
+    return (found + floor).clamp_min_(tiny).div_((usual + floor).clamp_min_(tiny))
 
 
 def choose_exponent(scores: Sequence[Tensor], ratios: Sequence[Tensor]) -> float:
