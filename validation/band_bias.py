@@ -46,14 +46,25 @@ def inside(residuals, coverage):
         folds = tuple((f, s) for f, s in known if f)
         own = torch.zeros(len(residuals.totals), 1, 1, 1, 1)
         own[list(fit)] = 1.0
+        steep = residuals.steepness
+        windows = steep.windows * own.flatten().long()
         parts = replace(
-            residuals, totals=own * residuals.totals, counts=own * residuals.counts, folds=folds
+            residuals,
+            totals=own * residuals.totals,
+            counts=own * residuals.counts,
+            folds=folds,
+            steepness=replace(steep, totals=own * steep.totals, windows=windows),
         )
         try:
-            width = Bands.of(parts).half_width(coverage).flatten()
+            bands = Bands.of(parts)
+            width = bands.half_width(coverage).flatten()
         except EmptySplitError:
             continue
-        held = [sizes <= width[places] for sizes, places in map(residuals.of, score)]
+        held, usual = [], residuals.usual(fit)
+        for group in score:
+            sizes, places = residuals.of(group)
+            steeper = residuals.relative(group, usual) ** bands.exponent
+            held.append(sizes <= steeper * width[places])
         shares.append(float(torch.cat(held).float().mean()))
     return shares
 
@@ -67,13 +78,14 @@ def case(name, source, train, fit, test, **options):
     finally:
         calibrating._Task = before
     bands, measured = model.calibration.bands, list(model.fields.measured)
-    final, folds = [], [[] for _ in Weighed.folds]
+    final, folds = [], [[] for _ in Weighed.folds]  # |r| / m
     for _, window in batches(test, 8):
         first, target = model.source_forecast(window.history), window.target[..., measured]
-        final.append(target - model.compose(window.history, first)[..., measured])
-        for found, weights in zip(folds, Weighed.folds, strict=True):
-            forecast = Weighed.model.compose(window.history, first, weights)
-            found.append(target - forecast[..., measured])
+        forecasts = [model.compose(window.history, first)]
+        forecasts += [Weighed.model.compose(window.history, first, each) for each in Weighed.folds]
+        for found, forecast in zip((final, *folds), forecasts, strict=True):
+            middle = forecast[..., measured]
+            found.append((target - middle) / bands.follow(middle))
     for coverage in COVERAGES:
         width = bands.half_width(coverage)
         own = inside(bands.residuals, coverage)

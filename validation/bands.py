@@ -62,7 +62,6 @@ def adapted(*arguments, **options):
 def score(model, constant, test):
     """Scores of the bands, of the constant width and of the spread; p-values; targets inside."""
     measured = list(model.fields.measured)
-    own = model.half_widths(COVERAGES)[..., measured]
     scores = {name: BandScores(COVERAGES) for name in ("bands", "constant")}
     ratios, spreads, sizes, p_values = [], [], [], []
     for _, window in batches(test, 8):
@@ -71,8 +70,8 @@ def score(model, constant, test):
         last = [u for _, d, u in model.loops(window.history, source) if d == model.loops.steps]
         spread = torch.stack([source, forecast, *last])[..., measured].std(0, correction=0)
         middle, target = forecast[..., measured], window.target[..., measured]
-        for name, half in (("bands", own), ("constant", constant)):
-            half = half[:, None]
+        own = model.half_widths(COVERAGES, forecast)[..., measured]
+        for name, half in (("bands", own), ("constant", constant[:, None])):
             scores[name].update(middle - half, middle + half, target)
         spreads.append(spread.clamp_min(1e-3 * float(spread.mean())))
         sizes.append((target - middle).abs())

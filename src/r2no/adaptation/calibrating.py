@@ -19,6 +19,7 @@ from r2no.ensemble.calibration import Calibration
 from r2no.ensemble.compose import CellWeights
 from r2no.ensemble.familiar import Familiar, described
 from r2no.ensemble.residuals import ResidualGatherer
+from r2no.ensemble.steepness import steepness
 from r2no.progress import Reporter
 from r2no.training import SourceCache
 
@@ -63,7 +64,7 @@ class _Task:
         self._numbers = judged[:: -(-len(judged) // _MOST_WINDOWS)]  # of the windows that are used
         self._groups = held_out.group[self._numbers]
         shape = (*model.fields.target_shape[:-1], len(self._measured))
-        self._gathered = ResidualGatherer(self._groups, held_out.folds, shape)
+        self._gathered = ResidualGatherer(self._groups, held_out.folds, shape, steep=True)
         history = windows[int(self._numbers[0])].history[None, ..., self._measured]
         width = described(history).shape[1]
         self._features = torch.zeros(len(self._numbers), width, dtype=torch.float64)
@@ -79,25 +80,29 @@ class _Task:
                 for number, part in enumerate(rows.split(size)):
                     if number % ranks.world_size() == ranks.rank():
                         with devices.memory_named(len(part), self._attempt(part, spread)):
-                            sizes = self._sizes(part, spread)
-                        self._gathered.add(part, sizes)
+                            found = self._sizes(part, spread)
+                        self._gathered.add(part, *found)
                     step.advance(len(part))
         ranks.add_up(*self._gathered.sums, self._features)
         return Bands.of(self._gathered.residuals())
 
-    def _attempt(self, rows: Tensor, spread: CellWeights) -> Callable[[int], Tensor]:
+    def _attempt(self, rows: Tensor, spread: CellWeights) -> Callable[[int], tuple[Tensor, Tensor]]:
         return lambda size: self._sizes(rows[:size], spread)
 
-    def _sizes(self, rows: Tensor, spread: CellWeights) -> Tensor:
-        """Those of a batch, NaN in gaps; its histories are described on the way."""
+    def _sizes(self, rows: Tensor, spread: CellWeights) -> tuple[Tensor, Tensor]:
+        """Those of a batch, NaN in gaps, and the steepness of its forecasts.
+
+        Its histories are described on the way.
+        """
         numbers = self._numbers[rows].tolist()
         window = gather(self._windows, numbers)
         forecast = self._model.compose(window.history, self._cache[numbers], spread)
-        sizes = (window.target - forecast)[..., self._measured].abs().float()
+        forecast = forecast[..., self._measured]
+        sizes = (window.target[..., self._measured] - forecast).abs().float()
         if window.mask is not None:
             sizes = sizes.masked_fill(~window.mask[..., self._measured], torch.nan)
         self._features[rows] = described(window.history[..., self._measured])
-        return sizes
+        return sizes, steepness(forecast).float()
 
     def familiar(self, train: Windows | None) -> Familiar:
         """The windows as new ones are held against them, those of another split too."""

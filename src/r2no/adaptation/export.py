@@ -26,19 +26,20 @@ class _Predictor(nn.Module):
 
     def __init__(self, model: AdaptedModel, coverage: Coverage) -> None:
         super().__init__()
-        self._model, self._half_widths = model, None
+        self._model, self._coverage = model, coverage
         if coverage is not None:
-            found = model.half_widths(coverage)
-            self._half_widths = found[0] if np.ndim(coverage) == 0 else found[:, None]
+            model.half_widths(coverage)  # computes the factors, which are constants of the program
 
     def forward(
         self, history: Tensor, forecast: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
         source = self._model.source(history) if forecast is None else forecast
         composed = self._model.compose(history, source)
-        if self._half_widths is None:
+        if self._coverage is None:
             return composed
-        return composed, composed - self._half_widths, composed + self._half_widths
+        found = self._model.half_widths(self._coverage, composed)
+        half_widths = found[0] if np.ndim(self._coverage) == 0 else found
+        return composed, composed - half_widths, composed + half_widths
 
 
 def write_program(

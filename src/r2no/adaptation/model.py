@@ -129,7 +129,8 @@ class AdaptedModel:
             RangeWarning: if values are of another size than those of the fit, with the factor
                 between units that is suspected.
         """
-        half_widths = None if coverage is None else self.half_widths(coverage)
+        if coverage is not None:
+            self.half_widths(coverage)  # what cannot be is said before the work
         given = self._read(history, mask, gaps)
         values = given.values
         with devices.memory_named(
@@ -138,8 +139,9 @@ class AdaptedModel:
             remedy="predict {fits} at a time (`batch_size` of `write_predictions`)",
         ):
             forecast = self.forecast(values)
-        if half_widths is None:
+        if coverage is None:
             return given.restore(forecast)
+        half_widths = self.half_widths(coverage, forecast)
         return prediction(forecast, half_widths, self.familiar(values), given.restore, coverage)
 
     def _read(self, history: Any, mask: Any, gaps: str) -> History:
@@ -158,16 +160,28 @@ class AdaptedModel:
         )
         return replace(found, values=values)
 
-    def half_widths(self, coverage: Number | Sequence[Number]) -> Tensor:
+    def half_widths(
+        self, coverage: Number | Sequence[Number], forecast: Tensor | None = None
+    ) -> Tensor:
         """By coverage, how far bounds lie from the forecast (M14); NaN in unmeasured channels.
+
+        Args:
+            coverage: One or several probabilities.
+            forecast: Of this model, (batch, time, ..., channel): the second axis of the result is
+                its batch then. Without it, for a forecast as steep as usual.
 
         Raises:
             NotFittedError: if the model has no bands, with the reason.
         """
         bands, fields = self._calibrated.bands, self.fields
-        found = [bands.half_width(one).to(self.probe.dtype) for one in coverages(coverage)]
-        everywhere = torch.full((len(found), *fields.target_shape), torch.nan, dtype=found[0].dtype)
-        everywhere[..., list(fields.measured)] = torch.stack(found)
+        measured = list(fields.measured)
+        found = torch.stack([bands.half_width(one) for one in coverages(coverage)])
+        if forecast is not None:
+            ours = checks.instance("forecast", forecast, Tensor)[..., measured].to(found.device)
+            found = found[:, None] * bands.follow(ours).expand_as(ours)
+        shape = (*found.shape[:-1], len(fields.channels))
+        everywhere = torch.full(shape, torch.nan, dtype=self.probe.dtype)
+        everywhere[..., measured] = found.to(self.probe.dtype)
         return everywhere
 
     def familiar(self, history: Tensor) -> Tensor:

@@ -76,7 +76,8 @@ def write_predictions(
         NotFittedError: if bands are asked for and the model has none.
     """
     asked = () if coverage is None else coverages(coverage)
-    half_widths = model.half_widths(asked) if asked else None
+    if asked:
+        model.half_widths(asked)  # what cannot be is said before the work
     data = data.select(model.fields.channels)
     _check_fits(model.fields, data)
     batch_size = batch_size or model.settings.batch_size
@@ -91,7 +92,7 @@ def write_predictions(
 
     def forecast(start: int) -> dict[str, np.ndarray]:
         numbers = range(start, min(start + batch_size, len(windows)))
-        return _by_name(model, gather(windows, numbers).history, start, data, half_widths)
+        return _by_name(model, gather(windows, numbers).history, start, data, asked)
 
     _fill(file, forecast, len(windows), batch_size, reporter)
     return file.path
@@ -183,7 +184,7 @@ def _by_name(
     history: Tensor,
     start: int,
     data: Measurements,
-    half_widths: Tensor | None,
+    asked: tuple[float, ...],
 ) -> dict[str, np.ndarray]:
     """The values of each variable, bounds and p-values included where there are any."""
     try:
@@ -193,8 +194,8 @@ def _by_name(
     values = forecast.float().cpu().numpy()
     names = list(forecast_variables(data))
     found = {name: values[..., channel] for channel, name in enumerate(names)}
-    if half_widths is not None:
-        middle = forecast[:, None]
+    if asked:
+        middle, half_widths = forecast[:, None], model.half_widths(asked, forecast).movedim(0, 1)
         for number, bound in enumerate((middle - half_widths, middle + half_widths)):
             for channel, name in enumerate(names):
                 found[bound_names(name)[number]] = bound[..., channel].float().numpy()

@@ -1,8 +1,9 @@
 """Bands: how far off a forecast may be, from residuals of fits that had not seen them (M14).
 
-The half-width is q(p) s: the scale s of :mod:`r2no.ensemble.scale` by place, lead time and channel,
-times a factor for the coverage p. Scores |r|/s of a group of windows come from a scale of other
-groups. q_apart(p) is a quantile of them at a level p' a little above p, such that
+The half-width is q(p) s m: the scale s of :mod:`r2no.ensemble.scale` by place, lead time and
+channel, the factor m of :mod:`r2no.ensemble.steepness` by which a forecast is steeper there than
+usual, and a factor for the coverage p. Scores |r|/(s m) of a group of windows come from a scale of
+other groups. q_apart(p) is a quantile of them at a level p' a little above p, such that
 
     mean over folds of  F_scored(q_fitted(p'))  =  p,
 
@@ -28,6 +29,7 @@ from r2no import checks
 from r2no._repr import brief_repr
 from r2no.ensemble.residuals import Residuals
 from r2no.ensemble.scale import Map, choose_pulls, pooled_scale
+from r2no.ensemble.steepness import choose_exponent, relative, steepness
 from r2no.errors import ConfigError, EmptySplitError
 
 #: Scores are counted on a logarithmic grid; beyond its ends in the last bin.
@@ -45,35 +47,44 @@ class Bands:
     Attributes:
         residuals: Sizes of held-out residuals, from which everything else follows.
         pulls: How much each level of the scale is drawn to the one before.
-        scores: How many residuals of each group lie in each bin of |r|/s, s being that of groups
-            apart from it; then the same with the scale that is used.
+        scores: How many residuals of each group lie in each bin of |r|/(s m), s and m being of
+            groups apart from it; then the same with those that are used.
+        exponent: β, how much bands follow the steepness of a forecast; 0 for not at all.
     """
 
     residuals: Residuals
     pulls: tuple[float, ...]
     scores: Scores
+    exponent: float = 0.0
 
     __repr__ = brief_repr
 
     @classmethod
     def of(cls, residuals: Residuals) -> "Bands":
-        """Choose the scale, then count scores by it and by those of the folds."""
+        """Choose scale and exponent, then count scores by them and by those of the folds."""
         totals, counts, folds = residuals.totals, residuals.counts, residuals.folds
         pulls = choose_pulls(totals, counts, folds)
-        used = pooled_scale(residuals.total, residuals.count, pulls)
-        scores = torch.zeros(2, len(totals), _BINS, dtype=torch.float64)
+        every = range(len(totals))
+        found: list[dict[int, tuple[Tensor, Tensor]]] = [{}, {}]
         for fit, score in folds:
-            chosen = list(fit)
-            apart = pooled_scale(totals[chosen].sum(0), counts[chosen].sum(0), pulls)
-            for group in score:
-                sizes, places = residuals.of(group)
-                for which, scale in enumerate((apart, used)):
-                    scores[which, group] = _counted(sizes / scale.flatten()[places])
-        return cls(residuals, pulls, scores)
+            for which, known in enumerate((fit, every)):
+                chosen = list(known)
+                scale = pooled_scale(totals[chosen].sum(0), counts[chosen].sum(0), pulls)
+                usual = residuals.usual(chosen)
+                for group in score:
+                    sizes, places = residuals.of(group)
+                    ratios = residuals.relative(group, usual)
+                    found[which][group] = (sizes / scale.flatten()[places], ratios)
+        exponent = choose_exponent(*zip(*found[0].values(), strict=True))
+        scores = torch.zeros(2, len(totals), _BINS, dtype=torch.float64)
+        for which, by_group in enumerate(found):
+            for group, (sizes, ratios) in by_group.items():
+                scores[which, group] = _counted(sizes / ratios**exponent)
+        return cls(residuals, pulls, scores, exponent)
 
     @cached_property
     def scale(self) -> Map:
-        """s, in the unit of each channel."""
+        """s, in the unit of each channel: what m is 1 for."""
         return pooled_scale(self.residuals.total, self.residuals.count, self.pulls)
 
     @property
@@ -82,8 +93,24 @@ class Bands:
         return int((self.scores[0].sum(1) > 0).sum())
 
     def half_width(self, coverage: float) -> Map:
-        """Half of the width of the band that holds a value with this probability."""
+        """Half of the width of the band that holds a value with this probability.
+
+        Of a forecast as steep as usual; :meth:`follow` is what another has to be multiplied by.
+        """
         return self.factor(coverage) * self.scale
+
+    def follow(
+        self, forecast: Float[Tensor, "batch time height width channel"]
+    ) -> Float[Tensor, "#batch #time #height #width #channel"]:
+        """The factor m of forecasts, over the measured channels; 1 if bands do not follow them."""
+        if not self.exponent:
+            return forecast.new_ones(1, 1, 1, 1, 1)
+        found: Tensor = relative(steepness(forecast), self._usual) ** self.exponent
+        return found
+
+    @cached_property
+    def _usual(self) -> Map:
+        return self.residuals.usual(range(len(self.residuals.totals)))
 
     def factor(self, coverage: float) -> float:
         """q(p).
@@ -151,7 +178,8 @@ class Bands:
         """Tensors and JSON-able values from which :meth:`from_state` makes it again."""
         tensors, settings = self.residuals.state()
         pulls = torch.tensor(self.pulls, dtype=torch.float64)
-        return {**tensors, "pulls": pulls, "scores": self.scores.int()}, settings
+        found = {**tensors, "pulls": pulls, "scores": self.scores.int()}
+        return found, {**settings, "exponent": self.exponent}
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "Bands":
@@ -166,7 +194,10 @@ class Bands:
             raise ValueError("sums and scores of the bands do not fit each other")
         if not all(pull > 0 for pull in pulls):
             raise ValueError("the pulls of the bands must be above zero")
-        bands = cls(residuals, pulls, scores)
+        exponent = float(settings.get("exponent", 0.0))  # of an earlier version
+        if not 0 <= exponent <= 1 or (exponent and residuals.steepness is None):
+            raise ValueError("exponent and steepness of the bands do not fit each other")
+        bands = cls(residuals, pulls, scores, exponent)
         _ = bands.scale  # as many pulls as levels
         return bands
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from r2no._repr import brief_repr
 from r2no.ensemble.holdout import Fold
 from r2no.ensemble.scale import Map, Maps
+from r2no.ensemble.steepness import Steepness, relative
 from r2no.errors import ShapeError
 
 #: Sizes that are kept of a window.
@@ -37,6 +38,8 @@ class Residuals:
         places: Where each lies in a map that is written as one row.
         kept: How many there are of each group.
         folds: Groups to fit on, groups to score on.
+        steepness: How steep the forecasts were, at the same places; ``None`` if it was not kept, as
+            in files of earlier versions.
     """
 
     totals: Maps
@@ -45,6 +48,7 @@ class Residuals:
     places: Int[Tensor, " sample"]
     kept: Int[Tensor, " group"]
     folds: tuple[Fold, ...]
+    steepness: Steepness | None = None
 
     __repr__ = brief_repr
 
@@ -60,12 +64,32 @@ class Residuals:
 
     def of(self, group: int) -> tuple[Float[Tensor, " sample"], Int[Tensor, " sample"]]:
         """Sizes and places of one group."""
-        start = int(self.kept[:group].sum())
-        part = slice(start, start + int(self.kept[group]))
+        part = self._part(group)
         return self.sizes[part], self.places[part]
 
+    def relative(self, group: int, usual: Map) -> Float[Tensor, " sample"]:
+        """How steep forecasts of one group were where its sizes are from; 1 if it is not known."""
+        part = self._part(group)
+        if self.steepness is None:
+            return torch.ones_like(self.sizes[part])
+        return relative(self.steepness.sample[part], usual, self.places[part])
+
+    def usual(self, groups: Sequence[int]) -> Map:
+        """How steep forecasts of some groups were on average; zero if it is not known."""
+        if self.steepness is None:
+            return torch.zeros_like(self.totals[0])
+        return self.steepness.usual(groups)
+
+    def _part(self, group: int) -> slice:
+        """Where the sample of a group lies."""
+        start = int(self.kept[:group].sum())
+        return slice(start, start + int(self.kept[group]))
+
     def merge(self, other: "Residuals") -> "Residuals":
-        """The groups of both. Each fold fits on all groups of the other set too."""
+        """The groups of both. Each fold fits on all groups of the other set too.
+
+        Steepness is kept if both know theirs.
+        """
         if self.totals.shape[1:] != other.totals.shape[1:]:
             raise ShapeError(
                 f"`other` has bands of shape {tuple(other.totals.shape[1:])}, not "
@@ -74,6 +98,9 @@ class Residuals:
         first, second = len(self.totals), len(other.totals)
         folds = _widened(self.folds, 0, range(first, first + second))
         folds += _widened(other.folds, first, range(first))
+        steep = None
+        if self.steepness is not None and other.steepness is not None:
+            steep = self.steepness.merge(other.steepness)
         return Residuals(
             torch.cat([self.totals, other.totals]),
             torch.cat([self.counts, other.counts]),
@@ -81,6 +108,7 @@ class Residuals:
             torch.cat([self.places, other.places]),
             torch.cat([self.kept, other.kept]),
             tuple(folds),
+            steep,
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -94,6 +122,10 @@ class Residuals:
             "size_places": self.places.int(),
             "sizes_kept": self.kept.int(),
         }
+        if self.steepness is not None:
+            tensors["steep_totals"] = self.steepness.totals.float()
+            tensors["steep_windows"] = self.steepness.windows.int()
+            tensors["steep_sample"] = self.steepness.sample.float()
         return tensors, {"folds": [[list(fit), list(score)] for fit, score in self.folds]}
 
     @classmethod
@@ -118,7 +150,8 @@ class Residuals:
         if not sound or not bool((places < totals[0].numel()).all()):
             raise ValueError("sums and sizes of the bands do not fit each other")
         counts = counts.expand_as(totals)
-        return cls(totals, counts, sizes, places.long(), kept.long(), folds)
+        steep = _steepness(tensors, totals, sizes)
+        return cls(totals, counts, sizes, places.long(), kept.long(), folds, steep)
 
 
 class ResidualGatherer:
@@ -128,34 +161,49 @@ class ResidualGatherer:
         group: Group of each window.
         folds: Groups to fit on, groups to score on.
         shape: Frames, grid and channels of a residual.
+        steep: Whether the steepness of the forecasts is taken in too.
     """
 
     def __init__(
-        self, group: Int[Tensor, " window"], folds: Sequence[Fold], shape: Sequence[int]
+        self,
+        group: Int[Tensor, " window"],
+        folds: Sequence[Fold],
+        shape: Sequence[int],
+        *,
+        steep: bool = False,
     ) -> None:
         self._group, self._folds = group, tuple(folds)
         groups = 1 + max(int(group.max()), *(g for fold in folds for part in fold for g in part))
         self._totals, self._counts = torch.zeros(2, groups, *shape)
         number = self._totals[0].numel()
         self._sizes = torch.zeros(len(group), min(number, _KEPT))
+        self._steep = steep
+        self._steep_totals = torch.zeros_like(self._totals if steep else self._totals[:0])
+        self._steep_sample = torch.zeros_like(self._sizes if steep else self._sizes[:0])
         earlier = group[:, None] == group[None]
         self._places = _places(earlier.tril(-1).sum(1), number)
 
     @property
-    def sums(self) -> tuple[Tensor, Tensor, Tensor]:
+    def sums(self) -> tuple[Tensor, ...]:
         """What processes with a share of the windows each have to add up."""
-        return self._totals, self._counts, self._sizes
+        found = (self._totals, self._counts, self._sizes)
+        return (*found, self._steep_totals, self._steep_sample) if self._steep else found
 
     def add(
         self,
         windows: Int[Tensor, " batch"],
         sizes: Float[Tensor, "batch time height width channel"],
+        steepness: Float[Tensor, "batch time height width channel"] | None = None,
     ) -> None:
         """Take in |r| of windows by their numbers, each once; NaN in gaps."""
         groups = self._group[windows]
         self._totals.index_add_(0, groups, sizes.nan_to_num(nan=0.0))
         self._counts.index_add_(0, groups, (~sizes.isnan()).float())
-        self._sizes[windows] = sizes.flatten(1).gather(1, self._places[windows])
+        places = self._places[windows]
+        self._sizes[windows] = sizes.flatten(1).gather(1, places)
+        if self._steep and steepness is not None:
+            self._steep_totals.index_add_(0, groups, steepness)
+            self._steep_sample[windows] = steepness.flatten(1).gather(1, places)
 
     def residuals(self) -> Residuals:
         """What was taken in; which window of a group a size is of is forgotten."""
@@ -165,8 +213,27 @@ class ResidualGatherer:
         places, sizes = self._places[known], self._sizes[known]
         order = (group * number + places).argsort(stable=True)
         kept = group.bincount(minlength=len(self._totals))
+        steep = None
+        if self._steep:
+            windows = self._group.bincount(minlength=len(self._totals))
+            steep = Steepness(self._steep_totals, windows, self._steep_sample[known][order])
         parts = (self._totals, self._counts, sizes[order], places[order], kept)
-        return Residuals(*parts, self._folds)
+        return Residuals(*parts, self._folds, steep)
+
+
+def _steepness(tensors: Mapping[str, Tensor], totals: Tensor, sizes: Tensor) -> Steepness | None:
+    """What a file has of it; ValueError if it does not fit the sizes."""
+    names = ("steep_totals", "steep_windows", "steep_sample")
+    if not any(name in tensors for name in names):
+        return None
+    sums, windows, sample = (tensors[name] for name in names)
+    sound = sums.shape == totals.shape and windows.shape == totals.shape[:1]
+    sound = sound and sample.shape == sizes.shape
+    if not sound or not all(
+        bool((part.isfinite() & (part >= 0)).all()) for part in (sums, windows, sample)
+    ):
+        raise ValueError("sizes and steepness of the bands do not fit each other")
+    return Steepness(sums, windows.long(), sample)
 
 
 def _places(turn: Int[Tensor, " window"], number: int) -> Int[Tensor, "window sample"]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from r2no.adaptation import AdaptedModel
 from r2no.data.window import Window
+from r2no.ensemble.bands import Bands
 from r2no.errors import EmptySplitError
 from r2no.metrics import BandScores
 from r2no.report.charts import Axes, Line, line_chart
@@ -25,8 +26,9 @@ _MOST_CHANNELS = 3
 class BandWatch:
     """Scores of a model's bands, and how familiar its windows are, over a split."""
 
-    def __init__(self, model: AdaptedModel) -> None:
+    def __init__(self, model: AdaptedModel, bands: Bands) -> None:
         self._model, self._measured = model, list(model.fields.measured)
+        self._bands = bands
         self._coverages, widths = [], []
         for coverage in _COVERAGES:
             try:
@@ -47,7 +49,8 @@ class BandWatch:
         middle, target = forecast[..., self._measured], window.target[..., self._measured]
         mask = None if window.mask is None else window.mask[..., self._measured]
         even = self._widths.mean((2, 3, 4), keepdim=True).expand_as(self._widths)
-        for scores, half in ((sums["scores"], self._widths), (sums["even"], even)):
+        own = self._widths * self._bands.follow(middle)
+        for scores, half in ((sums["scores"], own), (sums["even"], even)):
             scores.update(middle - half, middle + half, target, mask)
         p_values = self._model.familiar(window.history)
         bins = (p_values * _ALARM_BINS).ceil().long().clamp(1, _ALARM_BINS) - 1
@@ -57,7 +60,7 @@ class BandWatch:
         """All of it, JSON-able; ``kept`` are the fields of the example over measured channels."""
         found, even, alarms = sums["scores"].compute(), sums["even"].compute(), sums["alarms"]
         row = _shown(self._coverages)
-        half = self._widths[row, 0]
+        half = (self._widths[row] * self._bands.follow(kept["r2no"][None]))[0]
         series = {"target": kept["target"], "forecast": kept["r2no"], "half_width": half}
         fields = self._model.fields
         return {

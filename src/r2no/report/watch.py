@@ -60,7 +60,8 @@ class ScoringWatch(Observer):
         }
         self._sample = Sample(self.roles.values(), self._number)
         self._missing: set[str] = set()
-        self._bands = None if model.calibration is None else BandWatch(model)
+        known = model.calibration
+        self._bands = None if known is None else BandWatch(model, known.bands)
         self._band_sums = {} if self._bands is None else self._bands.empty()
 
     def __repr__(self) -> str:
