@@ -348,6 +348,15 @@ def test_few_recordings_scatter_at_least_as_others_do():
     assert not judge(gains, before, units=[0, 0], spread=0.12).deploy
 
 
+def test_another_forecast_is_kept_only_if_it_is_surely_better_on_further_recordings():
+    before, rival = torch.ones(4).double(), torch.full((4,), 0.8).double()
+    for spread, kept in ((0.0, "mean"), (0.1, "mean"), (0.12, "source")):
+        found = judge(0 * before, before, rival=rival, name="mean", units=[0] * 4, spread=spread)
+        assert (found.kept, found.best) == (kept, "mean")
+        assert found.decision == ("keep the mean field" if kept == "mean" else "keep the source")
+    assert found.gain_over_best == pytest.approx(1 - math.sqrt(1.25))
+
+
 @pytest.mark.parametrize("number", [4, 6, 10])
 def test_interval_holds_the_gain_over_as_many_new_recordings(number, rng):
     before, held = torch.ones(number).double(), 0

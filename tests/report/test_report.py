@@ -158,7 +158,13 @@ def test_scripts_are_valid():
 
 def verdict(data, decision, gain, interval, best="source", **more):
     found = {"decision": decision, "gain": gain, "interval": interval, "blocks": 6, "best": best}
-    found |= {"gain_over_best": gain, "interval_over_best": interval, "within": False, **more}
+    found |= {
+        "kept": best,
+        "gain_over_best": gain,
+        "interval_over_best": interval,
+        "within": False,
+        **more,
+    }
     return headline(replace(data, verdict=found, evaluation=None))
 
 
@@ -199,6 +205,12 @@ def test_verdict_compares_with_the_best_that_needs_no_adaptation(data, best, dec
     assert f"7.0\u00a0% above {name}'s" in found.sentences[1]
     assert f"below {name}'s by 1\u00a0%" in found.sentences[-1]
     assert not any(sign in " ".join(found.sentences) for sign in ("-7", "\u22127"))
+
+
+def test_verdict_says_why_the_source_is_kept_before_a_better_forecast(data):
+    found = verdict(data, "keep the source", 0.1, (-0.2, 0.3), "mean", kept="source")
+    assert found.line == "Keep the source"
+    assert "exactly as the source does: recordings are too few" in found.sentences[-1]
 
 
 def test_verdict_of_one_recording_says_so(data):

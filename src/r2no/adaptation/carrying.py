@@ -17,6 +17,7 @@ from r2no.adaptation.loops import RepairLoops, gather_sums
 from r2no.ensemble import GramAccumulator, GramSums
 from r2no.ensemble.nested import Carried
 from r2no.ensemble.ridge import scaled_ridge
+from r2no.ensemble.verdict import MANY, student
 from r2no.progress import Reporter
 from r2no.spectral import FourierCells
 from r2no.training import Split
@@ -42,7 +43,8 @@ def carried(
 
     The share of the weights that is best there is s = Σ r·w / Σ w·Gw, and v = k(1 - s)/s. The
     spread is that of the share of a recording's error which weights of that size remove: around the
-    mean of others, or around that of the own recording, if it alone has to tell.
+    mean of others, or around that of the own recording, if it alone has to tell. It is what that
+    would be if many recordings had been seen, larger by Student's t for those there are.
     """
     found = [_sums(groups, loops, split, settings, reporter) for split in splits]
     return _carried(functools.reduce(GramSums.concat, found), recordings)
@@ -101,5 +103,5 @@ def _carried(sums: GramSums, recordings: int) -> Carried:
     share = min(max(right / left if left > 0 else 1.0, _LEAST), 1.0)
     reduced = (2 * share * cross - share**2 * square) / before.clamp_min(1e-300)
     expected = reduced[:, :1] if recordings == 1 else reduced[:, recordings:].mean()
-    spread = (reduced[:, recordings:] - expected).square().mean().sqrt()
-    return Carried(recordings * (1 - share) / share, float(spread))
+    spread = float((reduced[:, recordings:] - expected).square().mean().sqrt())
+    return Carried(recordings * (1 - share) / share, spread * student(number - 1) / MANY)

@@ -117,8 +117,9 @@ def held_out_error(model: AdaptedModel) -> float:
     nested = model.ensemble.nested
     if nested is None:
         return model.ensemble.held_out_score
-    after = nested.rivals.get(nested.best_rival, nested.before)
-    if nested.verdict.deploy:
+    verdict = nested.verdict
+    after = nested.rivals.get(verdict.kept, nested.before)
+    if verdict.deploy:
         after = nested.before - nested.gains
     return float((after.sum() / nested.before.sum()).clamp_min(0).sqrt())
 

@@ -102,8 +102,8 @@ class NestedFit:
         if self.verdict.deploy:
             return self.weights
         kept = torch.zeros_like(self.weights)
-        if self.best_rival != SOURCE:
-            kept[..., columns.index(self.best_rival)] = 1.0
+        if self.verdict.kept != SOURCE:
+            kept[..., columns.index(self.verdict.kept)] = 1.0
         return kept
 
     @property

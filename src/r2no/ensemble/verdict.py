@@ -14,8 +14,10 @@ from torch import Tensor
 #: as the blocks ask for it, so this guards against blocks that disagree.
 WORTH = 0.01
 
-# One-sided 95 % quantiles of Student's t by degrees of freedom.
+# One-sided 95 % quantiles of Student's t by degrees of freedom; the last one from there on.
 _STUDENT = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782)
+#: That of many.
+MANY = _STUDENT[-1]
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Verdict:
         gain_over_best: As ``gain``, against that one.
         interval_over_best: As ``interval``.
         within: Whether all blocks are of one recording, so that others may differ.
+        kept: The forecast to use if the decision is to keep one: ``best``, unless recordings are so
+            few that it may well not be better than the source on others.
     """
 
     decision: str
@@ -45,6 +49,7 @@ class Verdict:
     gain_over_best: float | None = None
     interval_over_best: tuple[float, float] | None = None
     within: bool = False
+    kept: str = "source"
 
     @property
     def deploy(self) -> bool:
@@ -92,7 +97,8 @@ def judge(
         rival: Errors of the best forecast that needs no adaptation; default the source.
         name: Its name.
         units: Recording of each block: several are what the interval is over.
-        spread: Standard deviation of the reduction over recordings, where these are too few.
+        spread: Standard deviation of the reduction over recordings, where these are too few, as
+            :func:`r2no.adaptation.carrying.carried` gives it.
         shortfall: By how much more a fit on all blocks is expected to reduce the error.
     """
     rival = before if rival is None else rival
@@ -103,10 +109,24 @@ def judge(
     several = len(gains) > 1 and not within
     own = _Scatter.of(gains, before, spread, shortfall, several)
     over = _Scatter.of(gains - before + rival, rival, share * spread, share * shortfall, several)
-    decision = "deploy" if over.mean > max(WORTH, over.margin()) else f"keep {_kept(name)}"
+    ahead = _Scatter.of(before - rival, before, spread, 0.0, several)
+    kept = "source" if spread and ahead.mean <= ahead.margin() else name
     return Verdict(
-        decision, own.gain, own.interval(), len(gains), name, over.gain, over.interval(), within
+        "deploy" if over.mean > max(WORTH, over.margin()) else f"keep {_said(kept)}",
+        own.gain,
+        own.interval(),
+        len(gains),
+        name,
+        over.gain,
+        over.interval(),
+        within,
+        kept,
     )
+
+
+def student(freedom: int) -> float:
+    """One-sided 95 % quantile of Student's t."""
+    return _STUDENT[min(max(freedom, 1), len(_STUDENT)) - 1]
 
 
 def _by_unit(values: Float[Tensor, " block"], units: Sequence[int]) -> Float[Tensor, " unit"]:
@@ -115,7 +135,7 @@ def _by_unit(values: Float[Tensor, " block"], units: Sequence[int]) -> Float[Ten
     return values.new_zeros(int(number.max()) + 1).index_add_(0, number, values)
 
 
-def _kept(name: str) -> str:
+def _said(name: str) -> str:
     return "persistence" if name == "recall:1" else f"the {readable(name)}"
 
 
@@ -139,9 +159,9 @@ class _Scatter(NamedTuple):
     ) -> "_Scatter":
         """From the blocks; few recordings scatter as those do that ``spread`` was seen on."""
         mean, noise = _reduction(gains, before)
-        quantile = _STUDENT[min(max(len(gains) - 1, 1), len(_STUDENT)) - 1]
+        quantile = student(len(gains) - 1)
         if several and spread:
-            noise, quantile = max(noise, spread / math.sqrt(len(gains))), _STUDENT[-1]
+            noise, quantile = max(noise, spread / math.sqrt(len(gains))), MANY
             spread = 0.0
         return cls(mean, noise, quantile, spread, shortfall)
 
@@ -156,7 +176,7 @@ class _Scatter(NamedTuple):
         Those scatter as these do, so that is √2 times as far.
         """
         own = (math.sqrt(2) if new else 1.0) * self.quantile * self.noise
-        return math.hypot(own, _STUDENT[-1] * self.spread)
+        return math.hypot(own, MANY * self.spread)
 
     def interval(self) -> tuple[float, float]:
         """Where the gain will lie with 90 % over as many new blocks, as whoever checks it has."""

@@ -172,7 +172,7 @@ def headline(data: ReportData) -> Headline:
         return Headline("none", "No verdict: nothing was held out", sentences)
     if data.verdict["decision"] == "deploy":
         return Headline("deploy", "Deploy the adapted model", sentences)
-    return Headline("keep", f"Keep {named(data.verdict['best'])}", sentences)
+    return Headline("keep", f"Keep {named(data.verdict['kept'])}", sentences)
 
 
 def _held_out(data: ReportData) -> list[str]:
@@ -208,16 +208,20 @@ def _over_best(data: ReportData, verdict: Json) -> list[str]:
     return [f"The source is the best forecast that needs no adaptation, before {_or(others)}."]
 
 
+_UNSURE = ": recordings are too few to tell whether another forecast is better on further ones."
+
+
 def _rule(verdict: Json) -> str:
     """Why it is deployed, or not."""
-    best = verdict["best"]
+    best, kept = verdict["best"], verdict["kept"]
     ends = verdict["interval"] if best == "source" else verdict["interval_over_best"]
     if verdict["decision"] != "deploy":
         return (
             f"That is not enough. To be deployed, the squared error must be below {_whose(best)} "
             "by 1\u00a0%, and the lower 95\u00a0% bound of the mean over the blocks must be a "
             "gain. So the model answers "
-            f"{'exactly ' if best == 'source' else ''}as {named(best)} does."
+            f"{'exactly ' if kept == 'source' else ''}as {named(kept)} does"
+            f"{'.' if kept == best else _UNSURE}"
         )
     rule = f"Against {named(best)}, the squared error falls by more than 1\u00a0%, and the lower "
     rule += "95\u00a0% bound of the mean over the blocks is a gain"
