@@ -134,37 +134,39 @@ def mounted(size: str) -> Iterator[Path | None]:
             subprocess.run(["umount", "-l", folder], check=True)
 
 
-def really_full(tally: Tally, found: dict[str, Writer]) -> None:
-    """Each writer on a disk that its output has filled but for a rest."""
+def on_small_disks(
+    found: dict[str, Writer],
+) -> Iterator[tuple[str, Writer, Path, Path, dict[str, str]]]:
+    """Each writer with a disk of its own, its output there, and what of it must survive."""
     for name, write in found.items():
         with mounted("64m") as disk:
             if disk is None:
                 return
             output = disk / "out" / name
-            old = prepared(write, output)
-            for rest in (0, 4096, 40_000):
-                room = shutil.disk_usage(disk).free
-                with (disk / "ballast").open("wb") as file:
-                    file.write(b"\0" * max(room - rest, 0))
-                child = fork(lambda o=output, w=write: w(o))
-                judge(tally, child, output, old, f"{name} with {rest} bytes left")
-                child = fork(lambda o=disk / f"new-{name}", w=write: w(o))
-                judge(tally, child, disk / f"new-{name}", {}, f"new {name} with {rest} bytes left")
-                (disk / "ballast").unlink()
+            yield name, write, disk, output, prepared(write, output)
+
+
+def really_full(tally: Tally, found: dict[str, Writer]) -> None:
+    """Each writer on a disk that its output has filled but for a rest."""
+    for name, write, disk, output, old in on_small_disks(found):
+        for rest in (0, 4096, 40_000):
+            room = shutil.disk_usage(disk).free
+            with (disk / "ballast").open("wb") as file:
+                file.write(b"\0" * max(room - rest, 0))
+            child = fork(lambda o=output, w=write: w(o))
+            judge(tally, child, output, old, f"{name} with {rest} bytes left")
+            child = fork(lambda o=disk / f"new-{name}", w=write: w(o))
+            judge(tally, child, disk / f"new-{name}", {}, f"new {name} with {rest} bytes left")
+            (disk / "ballast").unlink()
 
 
 def read_only(tally: Tally, found: dict[str, Writer]) -> None:
     """Each writer over its output on a disk that became read-only."""
-    for name, write in found.items():
-        with mounted("64m") as disk:
-            if disk is None:
-                return
-            output = disk / "out" / name
-            old = prepared(write, output)
-            subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-            for place, before in ((output, old), (disk / "new" / name, {})):
-                child = fork(lambda p=place, w=write: w(p))
-                judge(tally, child, place, before, f"read-only {name}")
+    for name, write, disk, output, old in on_small_disks(found):
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        for place, before in ((output, old), (disk / "new" / name, {})):
+            child = fork(lambda p=place, w=write: w(p))
+            judge(tally, child, place, before, f"read-only {name}")
 
 
 def odd(tally: Tally, found: dict[str, Writer], work: Path, artifact: Path, data: Path) -> None:
