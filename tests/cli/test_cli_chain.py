@@ -15,7 +15,7 @@ from r2no import backbones
 from r2no.cli.main import app
 from r2no.errors import ConfigError, EmptySplitError, FileDamagedError, FingerprintError
 from r2no.realpdebench import RealPDEBench
-from r2no.training import batches
+from r2no.training import problems
 
 FAST = ["--updates", 4, "--batch-size", 4, "--eval-batch-size", 8, "--validations", 2]
 SMALL = [*FAST, "--lr", 1e-3, "--small"]
@@ -175,8 +175,8 @@ def test_interrupted_run_ends_in_the_same_bytes(stage, trained, tiny, tmp_path, 
     r2no(*command, "--out", tmp_path / "whole")
     cut = [*command, "--out", tmp_path / "cut"]
     with monkeypatch.context() as patch:
-        stop = Stop(batches.gather, calls=4 if stage == "adapt" else 3)
-        patch.setattr(batches, "gather", stop)
+        stop = Stop(problems.gather, calls=4 if stage == "adapt" else 3)
+        patch.setattr(problems, "gather", stop)
         stopped = CliRunner().invoke(app, [str(item) for item in cut])
         assert stopped.exit_code != 0
     assert list((tmp_path / "cut").rglob("state.safetensors"))

@@ -312,9 +312,9 @@ def test_interrupted_run_goes_on_and_ends_in_the_same_scores(run, data, tmp_path
     study = config(data, tmp_path, "combustion", "deeponet")
     shutil.copytree(run / "sources", tmp_path / "sources")  # interrupted beyond their training
     from r2no.realpdebench.study import readouts
-    from r2no.training import batches
+    from r2no.training import problems
 
-    for module, name, calls in ((batches, "gather", 12), (readouts, "spectrum_energy", 20)):
+    for module, name, calls in ((problems, "gather", 12), (readouts, "spectrum_energy", 20)):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, Stop(getattr(module, name), calls))
             with pytest.raises(KeyboardInterrupt):
