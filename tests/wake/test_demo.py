@@ -34,6 +34,7 @@ NAMES = {
 def small_wake(self: DemoSettings) -> WakeSettings:
     """Seconds of flow on a coarse grid; a frame is long, so that repeating the last one is poor."""
     few = replace(WakeSettings.quick(self.seed), numerical_train=2, real_train=2, real_test=1)
+    few = replace(few, real_fit=6)  # enough for a verdict that is no close call
     short = replace(few, grid=(12, 24), frame_time=1.0, spin_up=8.0, settle=4.0)
     return replace(short, history=6, horizon=6, numerical_frames=14, real_frames=14)
 

@@ -11,6 +11,7 @@ Of two or three recordings, whose blocks are stretches of each, the whole choice
 without each of them, and judged on it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -58,8 +59,8 @@ class NestedFit:
         units: Recording of every block; none if not known.
         apart: By fold, the weights that its blocks were judged by; not stored, since only the pass
             that calibrates bands needs them.
-        spread: Standard deviation over recordings of the share of the source's squared error that
-            weights of so few recordings remove, as seen elsewhere; 0 where the blocks tell.
+        spread: Standard deviation of the share of the source's squared error that weights of so few
+            recordings remove, over the mean of as many, as seen elsewhere; 0 where the blocks tell.
         shortfall: Share of the source's squared error by which the fit on all blocks is expected to
             do better than those of the folds, which saw fewer.
     """
@@ -174,7 +175,7 @@ class Carried(NamedTuple):
     """What other recordings say of few: how much they differ, v, and the spread of the gain."""
 
     variation: float
-    spread: float  # as in NestedFit
+    spread: float  # of one recording, see NestedFit
 
 
 #: Where the blocks tell by themselves.
@@ -239,7 +240,7 @@ def solve_nested(
         {name: outer.forecast(name).errors for name in further},
         tuple(units[block] for _, score in outer.folds for block in score) if units else (),
         tuple(search.levels.spread(mean) for mean in means),
-        carried.spread if few else 0.0,
+        carried.spread / math.sqrt(recordings) if few and recordings else 0.0,
         _shortfall(sums if judged is None else judged, outer.folds, weights, gains),
     )
 

@@ -97,8 +97,8 @@ def judge(
         rival: Errors of the best forecast that needs no adaptation; default the source.
         name: Its name.
         units: Recording of each block: several are what the interval is over.
-        spread: Standard deviation of the reduction over recordings, where these are too few, as
-            :func:`r2no.adaptation.carrying.carried` gives it.
+        spread: Standard deviation of the mean reduction over as many recordings as there are, where
+            these are too few to tell.
         shortfall: By how much more a fit on all blocks is expected to reduce the error.
     """
     rival = before if rival is None else rival
@@ -145,7 +145,7 @@ class _Scatter(NamedTuple):
     mean: float
     noise: float  # standard error
     quantile: float  # one-sided 95 % of Student's t
-    spread: float  # standard deviation over recordings, where the blocks are of one
+    spread: float  # standard deviation over recordings, where the blocks are of one only
     shortfall: float
 
     @classmethod
@@ -161,8 +161,7 @@ class _Scatter(NamedTuple):
         mean, noise = _reduction(gains, before)
         quantile = student(len(gains) - 1)
         if several and spread:
-            noise, quantile = max(noise, spread / math.sqrt(len(gains))), MANY
-            spread = 0.0
+            noise, quantile, spread = max(noise, spread), MANY, 0.0
         return cls(mean, noise, quantile, spread, shortfall)
 
     @property
