@@ -28,6 +28,7 @@ Result = TypeVar("Result")
 #: Others may wait so long for one, such as for its member; a dead one is noticed at once.
 _PATIENCE = timedelta(days=7)
 _alone = False
+_part: float | None = None  # of the windows of a batch: what this process computes
 
 
 def rank() -> int:
@@ -172,6 +173,33 @@ def add_up(*tensors: Tensor) -> None:
     if world_size() > 1:
         for tensor in tensors:
             dist.all_reduce(tensor)
+
+
+@contextlib.contextmanager
+def computing(part: float) -> Iterator[None]:
+    """This process computes such a part of the windows of a batch, the others the rest."""
+    global _part
+    before, _part = _part, part
+    try:
+        yield
+    finally:
+        _part = before
+
+
+def fair_count(known: Tensor | None, values: Tensor) -> Tensor | None:
+    """What to divide the sum over known ``values`` by; None if that is their plain mean.
+
+    Losses count by windows (:func:`computing`). With N points known in all, and a part p of the
+    windows here, Σ_processes p · (Σ_own / pN) is the mean over all. The number known here instead
+    would give a mean of means, which is another one where windows have gaps. Within
+    :func:`computing` all processes must call this together.
+    """
+    if world_size() == 1 or _part is None:
+        return None if known is None else known.sum().clamp_min(1)
+    own = values.new_full((), values.numel()) if known is None else known.sum()
+    total = own.double() * float(_part > 0)
+    add_up(total)
+    return total.clamp_min(1) * (_part or 1.0)
 
 
 def weighted(values: Mapping[str, float], weight: float) -> dict[str, float]:

@@ -266,10 +266,10 @@ def _total(parts: Sequence[Tensor]) -> float:
 
 def mean_square(error: Tensor, window: Window, channels: list[int]) -> Tensor:
     """Mean square over the points that were measured; ``error`` is of these channels."""
-    if window.mask is None:
-        return error.square().mean()
-    known = window.mask[..., channels]
-    return torch.where(known, error, 0).square().sum() / known.sum().clamp_min(1)
+    known = None if window.mask is None else window.mask[..., channels]
+    count = ranks.fair_count(known, error)
+    squares = (error if known is None else torch.where(known, error, 0)).square()
+    return squares.mean() if count is None else squares.sum() / count
 
 
 class Rmse(Observer):

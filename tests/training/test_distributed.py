@@ -35,10 +35,17 @@ SETTINGS_OF_TEN = TrainSettings(epochs=None, updates=10, batch_size=5, lr=1e-3, 
 HERE = "tests.training.test_distributed"
 
 
-def wide(windows: ArrayWindows, frames: int) -> ArrayWindows:
-    """One recording in float64, where rounding is not what Adam follows in flat directions."""
-    recording = windows.recordings[0].double()
-    return ArrayWindows([recording], frames, frames, stride=3, measured=(0,))
+def wide(windows: ArrayWindows, frames: int, *, gaps: bool = False) -> ArrayWindows:
+    """One recording in float64, where rounding is not what Adam follows in flat directions.
+
+    Gaps are many at its beginning and few at its end, so windows differ in how many they have.
+    """
+    recording = windows.recordings[0].double().clone()
+    if gaps:
+        draw = torch.rand(recording.shape, generator=torch.Generator().manual_seed(7))
+        recording[draw < torch.linspace(0.6, 0.0, len(draw))[:, None, None, None]] = torch.nan
+    mask = "nan" if gaps else None
+    return ArrayWindows([recording], frames, frames, stride=3, measured=(0,), mask=mask)
 
 
 STATISTICS = Normaliser(
@@ -46,10 +53,10 @@ STATISTICS = Normaliser(
 )
 
 
-def trained_backbone(name: str, folder: Path) -> dict[str, torch.Tensor]:
+def trained_backbone(name: str, folder: Path, *, gaps: bool = False) -> dict[str, torch.Tensor]:
     """Ten updates of a small network; batches have five windows or four."""
     torch.manual_seed(0)
-    train, fit = wide(TRAIN, 8), wide(FIT, 8)  # DeepONet needs eight frames
+    train, fit = (wide(one, 8, gaps=gaps) for one in (TRAIN, FIT))  # DeepONet needs eight frames
     shape = train.fields.target_shape
     config = backbones.small_config(name, shape_in=shape, shape_out=shape)
     network = backbones.build(name, config=config).double()
@@ -64,14 +71,15 @@ def trained_backbone(name: str, folder: Path) -> dict[str, torch.Tensor]:
 
 
 def trained_repair(
-    folder: Path, *, checkpointing: bool = False, workers: int = 0
+    folder: Path, *, checkpointing: bool = False, workers: int = 0, gaps: bool = False
 ) -> dict[str, torch.Tensor]:
     """Ten updates of a repair module; an epoch ends with one window for two processes."""
     repair = changed(SETTINGS.repair, checkpointing=checkpointing)
     module = initial_module(TRAIN.fields, changed(SETTINGS, repair=repair), 0).double()
     source = Source().double()
     train, fit = (
-        (one, cached_source(source, one, folder)) for one in (wide(TRAIN, 4), wide(FIT, 4))
+        (one, cached_source(source, one, folder))
+        for one in (wide(TRAIN, 4, gaps=gaps), wide(FIT, 4, gaps=gaps))
     )
     assert len(train[0]) % SETTINGS_OF_TEN.batch_size == 1
     statistics = STATISTICS, STATISTICS
@@ -92,6 +100,8 @@ TRAININGS = {
     **{name: partial(trained_backbone, name) for name in backbones.names()},
     "repair": trained_repair,
     "repair with checkpointing": partial(trained_repair, checkpointing=True),
+    "fno with gaps": partial(trained_backbone, "fno", gaps=True),
+    "repair with gaps": partial(trained_repair, gaps=True),
 }
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from r2no import ranks
 from r2no._repr import brief_repr
 from r2no._types import Field, Grid, HalfPlane, History, Number
 from r2no.repair_loop.loop import RepairModule, correction_at, repair_steps
@@ -130,8 +131,8 @@ class _Scored:
     ) -> None:
         self._measured, self._norm = channel_picker(measured), norm
         self._known = None if known is None else space_last(known[..., self._measured])
-        self._count = None if self._known is None else self._known.sum().clamp_min(1)
         self._target = self.select(target)
+        self._count = ranks.fair_count(self._known, self._target)
         self._grid = tuple(self._target.shape[3:])
         self._magnitude = self._spectrum(self._target)
 

@@ -19,8 +19,8 @@ LossFunction = Callable[[Any], tuple[Tensor, Mapping[str, Tensor]]]
 class Gradients:
     """Loss of a batch with its gradients, each process taking its share of the windows.
 
-    Losses count by windows. Without a window of its own a process computes the batch's first one
-    and counts for nothing, since all must take part in every sum.
+    Losses count by windows, where there are gaps by points. Without a window of its own a process
+    computes the batch's first one and counts for nothing, since all must take part in every sum.
     """
 
     def __init__(self, module: nn.Module, loss: LossFunction) -> None:
@@ -34,7 +34,7 @@ class Gradients:
         ``batch`` is what was read of this process's share of the ``numbers`` (:func:`own_share`).
         """
         weight = len(ranks.share(numbers)) / len(numbers)
-        with synchronised(self._module, counts=weight > 0):
+        with synchronised(self._module, counts=weight > 0), ranks.computing(weight):
             loss, terms = self._loss(batch)
             (loss * (weight * ranks.world_size())).backward()  # which are averaged
         values = torch.stack([loss, *terms.values()]).tolist()  # waits for a GPU once
