@@ -244,14 +244,12 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
         ensemble, errors, _ = fit_ensemble(
             model.loops,
             model.groups,
-            Placed(windows, devices.of_sums(model.device)),
-            cache,
+            (Placed(windows, devices.of_sums(model.device)), cache),
             settings,
             reporter,
             held_out=held_out,
             recordings=trajectories(windows) if known else None,
             like=model.ensemble,
-            exponents=(model.ensemble.plan.weight_exponent,),
         )
         provenance = {**model.provenance, "fit": windows.fingerprint}
         added = replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance)

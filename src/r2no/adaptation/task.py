@@ -131,12 +131,11 @@ class Task:
         if settings.members:
             loops = replace(loops, modules=self._modules(settings, start), start=start)
             loops = loops.to(self._device)
-        placed, cache = self._summed("fit", settings)
+        split = self._summed("fit", settings)
         ensemble, errors, exponents = fit_ensemble(
             loops,
             groups,
-            placed,
-            cache,
+            split,
             settings,
             self._reporter,
             recordings=_recordings(self._train, fit),
@@ -157,7 +156,7 @@ class Task:
         model = AdaptedModel(*parts, frozen.probe, groups, self._device)
         model = model if settings.budget is None else model.truncate(settings.budget)
         blocks = held_out_blocks(fit, settings)
-        return calibrated(model, fit, blocks, cache, self._reporter, self._train)
+        return calibrated(model, fit, blocks, split[1], self._reporter, self._train)
 
     def _carried(
         self, settings: AdaptSettings, loops: RepairLoops, groups: tuple[ColumnGroup, ...]
@@ -228,7 +227,7 @@ class Task:
             )
         if self._start is None:
             train = self._summed("train", settings)
-            fitted, _, _ = fit_ensemble(loops, groups, *train, settings, self._reporter)
+            fitted, _, _ = fit_ensemble(loops, groups, train, settings, self._reporter)
             self._start = Instant(fitted.settled().without_sums(), groups)
         return self._start
 
