@@ -269,7 +269,7 @@ def _units(forecast: Tensor, few: Window, windows: Windows) -> Finding:
 def _persistence(forecast: Tensor, few: Window, windows: Windows) -> Finding:
     """Whether the source beats repeating the last frame."""
     fields = windows.fields
-    still = Persistence(fields.horizon_frames, len(fields.channels))(few.history)
+    still = Persistence.of(fields)(few.history)
     rmse = Rmse(fields.measured)
     rmse.begin(range(len(forecast)), few)
     for name, answer in (("source", forecast), ("still", still)):

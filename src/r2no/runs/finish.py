@@ -59,14 +59,13 @@ def finish(
         command: What the page names as its origin.
         reporter: Where progress is shown.
     """
-    path, test, fields = model.save(artifact), splits["test"], model.fields
-    persistence = Persistence(fields.horizon_frames, len(fields.channels))
+    path, test = model.save(artifact), splits["test"]
     watch = ScoringWatch(model, test)
     scores, errors = score_readouts(
         model,
         test,
         {**further_forecasts(model), **readouts(model), **(more_readouts or {})},
-        operators={"persistence": persistence},
+        operators={"persistence": Persistence.of(model.fields)},
         observers=[watch],
         reporter=reporter,
     )

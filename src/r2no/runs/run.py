@@ -231,12 +231,11 @@ def evaluate_own(
         model = replace(model, settings=changed(model.settings, batch_size=batch_size))
     reporter.say(f"Computing on {devices.describe(model.device)}.")
     windows: Windows = getattr(splits, name)
-    persistence = Persistence(windows.fields.horizon_frames, len(windows.fields.channels))
     scores, _ = score_readouts(
         model,
         windows,
         {"r2no": model.ensemble},
-        operators={"persistence": persistence},
+        operators={"persistence": Persistence.of(windows.fields)},
         reporter=reporter,
     )
     return {

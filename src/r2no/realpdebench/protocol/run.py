@@ -7,6 +7,7 @@ from r2no import devices, ranks, storage
 from r2no._types import Operator
 from r2no.adaptation import adapt
 from r2no.adaptation.model import versions
+from r2no.adaptation.stored import is_artifact
 from r2no.data.ahead import prepare
 from r2no.errors import ConfigError
 from r2no.locks import sole_run
@@ -17,7 +18,6 @@ from r2no.realpdebench.protocol.evaluation import Protocol, Remembered, score_op
 from r2no.realpdebench.protocol.inputs import (
     Source,
     check_operator,
-    is_artifact,
     open_artifact,
     open_source,
     open_windows,

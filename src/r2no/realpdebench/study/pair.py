@@ -12,12 +12,13 @@ from r2no import devices, ranks, storage
 from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, load, readouts
 from r2no.adaptation.model import versions
 from r2no.adaptation.named_readouts import further_forecasts, roll_out
+from r2no.adaptation.stored import is_artifact
 from r2no.data.window import Windows
 from r2no.locks import sole_run
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol
-from r2no.realpdebench.protocol.inputs import Source, check_operator, is_artifact, with_names
+from r2no.realpdebench.protocol.inputs import Source, check_operator, with_names
 from r2no.realpdebench.study.config import BEYOND_FORMAT, FORMAT, Pair, beyond_file
 from r2no.realpdebench.study.readouts import (
     StudyReadouts,
@@ -189,7 +190,7 @@ def run_beyond(
     names = {f"r2no_m{members}": "beyond", "r2no_m1": "beyond_m1", "r2no_m0": "beyond_m0"}
     found = readouts(model)
     chosen = {new: found[old] for old, new in names.items() if old in found}
-    others = {"persistence": Persistence(fields.horizon_frames, len(fields.channels))}
+    others = {"persistence": Persistence.of(fields)}
     metrics = Metrics(fields.measured, scored=protocol.scored)
     score(
         roll_out(model, {**chosen, **further_forecasts(model)}, others),
