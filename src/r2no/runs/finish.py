@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from r2no import devices, ranks, storage
 from r2no.adaptation import AdaptedModel, further_forecasts, readouts, score_readouts
 from r2no.adaptation.model import versions
@@ -33,6 +35,11 @@ class Finished:
     watch: ScoringWatch
     evaluation: Evaluation
     contributions: list[dict[str, Any]]
+
+
+def computed_on(device: torch.device) -> dict[str, Any]:
+    """Where and with what numbers were computed, as every result keeps it beside them."""
+    return {"device": devices.describe(device), "versions": versions()}
 
 
 def finish(
@@ -89,7 +96,6 @@ def summarise(config: Mapping[str, Any], model: AdaptedModel, found: Finished) -
         "scores": {name: found.evaluation.scores[row] for name, row in rows.items()},
         "verdict": None if model.verdict is None else str(model.verdict),
         "contributions": found.contributions,
-        "device": devices.describe(model.device),
-        "versions": versions(),
+        **computed_on(model.device),
     }
     storage.write_json(found.artifact.parent / SUMMARY, summary)

@@ -8,9 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from r2no import devices, ranks, storage
+from r2no import ranks, storage
 from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, load, readouts
-from r2no.adaptation.model import versions
 from r2no.adaptation.named_readouts import further_forecasts, roll_out
 from r2no.adaptation.stored import is_artifact
 from r2no.data.window import Windows
@@ -29,7 +28,7 @@ from r2no.realpdebench.study.readouts import (
     study_readouts,
 )
 from r2no.realpdebench.study.theory import errors_by_trajectory, selection_summary
-from r2no.runs.finish import ARTIFACT
+from r2no.runs.finish import ARTIFACT, computed_on
 from r2no.scoring import Metrics, score
 from r2no.training import Persistence
 
@@ -138,8 +137,7 @@ def _result(
         "diagnostic": diagnostic(found.errors, model.fit_errors),
         "cost": _cost(model, found, len(windows["test"])),
         "data": {split: one.fingerprint for split, one in windows.items()},
-        "device": devices.describe(model.device),
-        "versions": versions(),
+        **computed_on(model.device),
     }
 
 
