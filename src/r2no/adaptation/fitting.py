@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import torch
 
+from r2no import checks
 from r2no._types import Number
 from r2no.adaptation.columns import columns_of, partition
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings, Target
@@ -38,6 +39,28 @@ from r2no.training import Split
 #: Exponents p of the window weight to try, and the one that judges for each target.
 _EXPONENTS = (0.0, 1.0, 2.0)
 _JUDGE: dict[Target, float] = {"rmse": 0.0, "rel_l2": 2.0}
+
+
+def check_windows(name: str, windows: Windows) -> None:
+    """Refuse what are no windows, or none, as argument ``name``."""
+    checks.instance(name, windows, Windows)  # type: ignore[type-abstract]
+    if len(windows) == 0:
+        raise EmptySplitError(
+            f"`{name}` holds no windows. Give at least one trajectory as long as history plus "
+            "horizon."
+        )
+
+
+def common_fields(train: Windows, fit: Windows) -> Fields:
+    """What both splits agree on; splits that differ, or have no windows, are refused."""
+    check_windows("train", train)
+    check_windows("fit", fit)
+    if not train.fields.agrees(fit.fields):
+        raise GridMismatchError(
+            "`train` and `fit` must have the same grid, frames and channels, but got "
+            f"{train.fields} and {fit.fields}."
+        )
+    return fit.fields
 
 
 def check_adaptable(fit: Windows, settings: AdaptSettings) -> None:

@@ -1,7 +1,9 @@
 """Task: what an adaptation does with source, data and work folder, step by step."""
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from r2no import devices, ranks
-from r2no._types import Operator
+from r2no._types import Operator, PathLike
 from r2no.adaptation.calibrating import calibrated
 from r2no.adaptation.carrying import carried
 from r2no.adaptation.columns import free_groups
@@ -42,6 +44,22 @@ from r2no.training import (
 )
 from r2no.training.problems import fit_normalisers
 from r2no.training.source_cache import bound_cache
+
+
+@contextlib.contextmanager
+def workplace(folder: PathLike | None = None) -> Iterator[Path]:
+    """The folder given, or a temporary one; the same for all processes."""
+    with contextlib.ExitStack() as stack:
+        if folder is None and ranks.is_main():
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-"))
+        work = Path(ranks.agreed(folder or ""))
+        if folder is None and not work.is_dir():
+            raise ConfigError(
+                f"`folder` must be given where processes run on several machines: `{work}` of the "
+                "first one is not here. Name a folder on a file system that all of them see."
+            )
+        yield work
+        ranks.barrier()  # before it is removed
 
 
 class Task:
