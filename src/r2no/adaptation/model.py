@@ -119,6 +119,7 @@ class AdaptedModel:
         Raises:
             ShapeError: if frames, grid or channels are others than in training.
             DataError: for something else, other units than can be converted, another time step.
+            GridMismatchError: if an xarray object is spaced otherwise, or an axis runs backwards.
             NonFiniteError: if gaps are refused or cannot be filled, or the forecast is not finite.
             ConfigError: for a coverage that is not between 0 and 1.
             NotFittedError: if the model has no bands.
