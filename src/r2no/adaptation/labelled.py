@@ -14,7 +14,7 @@ from r2no.adaptation.histories import History, read_history
 from r2no.checks import did_you_mean
 from r2no.data.array_checks import as_plain
 from r2no.data.coordinates import Axis, Conversion, check_axes, conversion, read_axis
-from r2no.data.names import SPACE, find_roles
+from r2no.data.names import SPACE, find_constant, find_roles
 from r2no.data.window import Fields
 from r2no.errors import DataError, ShapeError, UnknownNameError
 
@@ -161,15 +161,13 @@ def _constants(data: xr.Dataset, fields: Fields) -> list[float]:
     """The model's constants, from scalar variables, coordinates or attributes."""
     found = []
     for name in fields.conditioning:
-        value = data.attrs.get(name)
-        if name in data.variables and data[name].ndim == 0:
-            value = data[name].item()
+        value = find_constant(data, name)
         if value is None:
             raise UnknownNameError(
                 f"`history` lacks the model's constant {name!r}: give it as a scalar variable, "
                 "coordinate or attribute."
             )
-        found.append(float(value))
+        found.append(value)
     return found
 
 

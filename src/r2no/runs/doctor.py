@@ -23,8 +23,8 @@ from r2no.errors import (
 )
 from r2no.locks import sole_writer
 from r2no.operators import WrappedOperator, fitting_layouts, wrap
-from r2no.runs.calibration import Finding, calibrate
 from r2no.runs.config import OwnConfig
+from r2no.runs.rehearsal import Finding, rehearse
 from r2no.runs.run import (
     check_begun,
     check_place,
@@ -78,7 +78,7 @@ def examine(config: OwnConfig, *, full: bool = False) -> Iterator[Finding]:
         if isinstance(source, WrappedOperator):
             yield _other_layouts(source, splits.fit)
         check = "one step"
-        yield from calibrate(source, splits, config.settings, config.out)
+        yield from rehearse(source, splits, config.settings, config.out)
     except (R2NOError, FileNotFoundError) as error:
         yield Finding("fail", check, f"{type(error).__name__}: {error}")
 
