@@ -96,7 +96,7 @@ def main():
                 groups = free_groups(
                     settings.ensemble, windows, (), probe, batch_size=8, reporter=SILENT
                 )
-                fit_ensemble(loops, groups, windows, cache, settings, SILENT)
+                fit_ensemble(loops, groups, (windows, cache), settings, SILENT)
                 seconds.append(time.process_time() - start)
     best = {name: min(seconds) for name, seconds in times.items()}
     print_conditions(brief=given.brief)

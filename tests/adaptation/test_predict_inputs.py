@@ -233,6 +233,8 @@ def test_data_sets_that_do_not_fit_are_named(model):
         model.predict(given.assign_coords(time=3 * given["time"]))
     with pytest.raises(GridMismatchError, match="spacing"):
         model.predict(given.assign_coords(lat=3 * given["lat"]))
+    with pytest.raises(GridMismatchError, match="upside down"):
+        model.predict(given.isel(lat=slice(None, None, -1)))
     with pytest.raises(NonFiniteError, match="missing values"):
         model.predict(given.where(given["u"] > 0), gaps="refuse")
 

@@ -11,6 +11,7 @@ from r2no.ensemble.columns import Columns
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import join_folds
 from r2no.ensemble.nested import Carried, _shortfall
+from r2no.ensemble.planning import contributions, cost_curve, learning_curve
 from r2no.ensemble.ridge import scaled_ridge
 from r2no.ensemble.verdict import judge
 from r2no.errors import ConfigError, EmptySplitError
@@ -240,6 +241,24 @@ def test_the_reported_gain_of_few_recordings_is_that_of_a_choice_without_each():
     plain = solve_nested(sums, folds, CELLS)
     torch.testing.assert_close(found.weights, 2 / 3 * plain.weights)  # the choice is as it was
     assert float(found.gains.sum()) < float(plain.gains.sum())
+
+
+def test_curves_of_few_recordings_leave_each_out_as_the_verdict_does():
+    data = problem(seed=2, grid=GRID, windows=24, members=1, depths=2)
+    fitted, units = nested(data).fitted_, (0, 0, 0, 1, 1, 1)
+    stretches = tuple(
+        (tuple(g for g in range(6) if g % 3 != part), (part, part + 3)) for part in range(3)
+    )
+    few = replace(fitted, folds=stretches, plan=replace(fitted.plan, recordings=2, units=units))
+    apart = (((3, 4, 5), (0, 1, 2)), ((0, 1, 2), (3, 4, 5)))
+    for found, expected in (
+        (few, replace(fitted, folds=apart)),
+        (replace(few, plan=replace(few.plan, recordings=4)), replace(fitted, folds=stretches)),
+    ):
+        assert cost_curve(found) == cost_curve(expected)
+        assert contributions(found) == contributions(expected)
+        assert learning_curve(found, repeats=2) == learning_curve(expected, repeats=2)
+    assert contributions(few) != contributions(replace(fitted, folds=stretches))
 
 
 def test_folds_that_leave_recordings_out_are_judged_as_they_are():

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from r2no.cli.main import app
-from r2no.errors import ConfigError
+from r2no.errors import ConfigError, DataError
 from r2no.locks import sole_writer
 from r2no.realpdebench.study.cluster import ClusterConfig, Work, statuses, stored_configs
 from r2no.realpdebench.study.config import BenchConfig
@@ -79,7 +79,7 @@ def test_jobs_end_in_the_bits_of_a_run(done: BenchConfig, tmp_path: Path) -> Non
 def test_a_failed_job_says_why(tmp_path: Path) -> None:
     config = BenchConfig.of(**STUDY, out=tmp_path, data=tmp_path / "nowhere")
     job = jobs_of(config)[0]
-    with pytest.raises(Exception, match="nowhere"):
+    with pytest.raises(DataError, match="nowhere"):
         run_job(config, job)
     assert noted(config, job)["state"] == "failed"
     (found, *_) = statuses(config)

@@ -48,6 +48,7 @@ def test_layouts_give_identical_windows(name: str, kind: str, root: Path) -> Non
     assert hdf5.layout == "hdf5"
     assert torch.equal(arrow.origins, hdf5.origins)
     assert arrow.fields == hdf5.fields
+    assert len(arrow) == len(hdf5) > 0
     assert all(equal(arrow[number], hdf5[number]) for number in range(len(arrow)))
 
 
@@ -59,6 +60,7 @@ def test_several_rows_per_batch_give_the_same_windows(
     shutil.copytree(root / name, tmp_path / name)
     rewrite(tmp_path / name / "hf_dataset" / "numerical", large=large)
     before, after = (RealPDEBench(r, name, "numerical", mask_prob=0.0) for r in (root, tmp_path))
+    assert len(before) == len(after) > 0
     assert all(equal(before[number], after[number]) for number in range(len(before)))
 
 

@@ -1,37 +1,26 @@
-"""adapt(): arguments checked and settled, then a task; and what adds data to its model."""
+"""adapt(): arguments checked and settled, then a task."""
 
-import contextlib
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from r2no import checks, devices, ranks
+from r2no import checks, devices
 from r2no._types import Number, Operator, PathLike
-from r2no.adaptation.calibrating import calibrated
 from r2no.adaptation.columns import resolved
 from r2no.adaptation.config import AdaptSettings
-from r2no.adaptation.fitting import (
-    can_part,
-    check_adaptable,
-    fit_ensemble,
-    held_out_blocks,
-)
+from r2no.adaptation.fitting import check_adaptable, common_fields
 from r2no.adaptation.groups import ColumnGroup, further_operators
 from r2no.adaptation.minutes import DEFAULT_MINUTES
 from r2no.adaptation.model import AdaptedModel
-from r2no.adaptation.task import Task
+from r2no.adaptation.task import Task, workplace
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Fields, Placed, Windows, trajectories
-from r2no.ensemble.holdout import folds_of_one_block, one_block
-from r2no.errors import ConfigError, EmptySplitError, GridMismatchError
+from r2no.data.window import Fields, Windows
+from r2no.errors import ConfigError, GridMismatchError
 from r2no.progress import SILENT, Reporter
 from r2no.settings import changed
 from r2no.spectral import FourierCells
-from r2no.training import cached_source
 
 
 def adapt(
@@ -92,7 +81,7 @@ def adapt(
     parts = (source, train, fit, further_operators(also), _pair(normalisers))
     reporter = reporter or Reporter.default()
     reporter.say(f"Computing on {devices.describe(place)}.")
-    with _workplace(folder) as work:
+    with workplace(folder) as work:
         return Task(*parts, work, reporter, place).carried_out(settings, improved)
 
 
@@ -111,28 +100,12 @@ def prepare(
 
     Without ``member`` the source's forecasts on both splits, with it the training of that member.
     """
-    settings, place = _resolved(settings, _common_fields(train, fit))
+    settings, place = _resolved(settings, common_fields(train, fit))
     task = Task(source, train, fit, (), normalisers, Path(folder), reporter, place)
     if member is None:
         task.predicted(settings)
     else:
         task.member(checks.whole("member", member, least=0), settings)
-
-
-@contextlib.contextmanager
-def _workplace(folder: PathLike | None = None) -> Iterator[Path]:
-    """The folder given, or a temporary one; the same for all processes."""
-    with contextlib.ExitStack() as stack:
-        if folder is None and ranks.is_main():
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-"))
-        work = Path(ranks.agreed(folder or ""))
-        if folder is None and not work.is_dir():
-            raise ConfigError(
-                f"`folder` must be given where processes run on several machines: `{work}` of the "
-                "first one is not here. Name a folder on a file system that all of them see."
-            )
-        yield work
-        ranks.barrier()  # before it is removed
 
 
 def _adaptable_fields(source: Operator, train: Windows, fit: Windows) -> Fields:
@@ -142,7 +115,7 @@ def _adaptable_fields(source: Operator, train: Windows, fit: Windows) -> Fields:
             f"`source` must be a network or a function, but is a `{type(source).__name__}`. Open "
             "a checkpoint with `r2no.operators` first."
         )
-    return _common_fields(train, fit)
+    return common_fields(train, fit)
 
 
 def _resolved(
@@ -220,62 +193,3 @@ def _pair(
         raise ConfigError(f"`normalisers` must be of history and field, but got {len(found)}.")
     first, second = (checks.instance("normalisers", one, Normaliser) for one in found)
     return first, second
-
-
-def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILENT) -> AdaptedModel:
-    """What :meth:`AdaptedModel.update` returns: one pass over ``windows``, then sums are pooled."""
-    _common_fields(windows, windows)
-    if not windows.fields.agrees(model.fields):
-        raise GridMismatchError(
-            "`windows` must have the model's grid, frames and channels, but got "
-            f"{windows.fields} instead of {model.fields}."
-        )
-    with _workplace() as work:
-        cache = cached_source(
-            model.source, windows, work, batch_size=model.settings.batch_size, reporter=reporter
-        )
-        settings = model.settings
-        if model.ensemble.scoring_sums is None:  # judged by its own weighting
-            same = settings.ensemble.model_copy(update={"target": None})
-            settings = settings.model_copy(update={"ensemble": same})
-        known = model.ensemble.plan.recordings is not None
-        short = not can_part(windows, settings)
-        held_out = one_block(windows.origins) if short else held_out_blocks(windows, settings)
-        ensemble, errors, _ = fit_ensemble(
-            model.loops,
-            model.groups,
-            Placed(windows, devices.of_sums(model.device)),
-            cache,
-            settings,
-            reporter,
-            held_out=held_out,
-            recordings=trajectories(windows) if known else None,
-            like=model.ensemble,
-            exponents=(model.ensemble.plan.weight_exponent,),
-        )
-        provenance = {**model.provenance, "fit": windows.fingerprint}
-        added = replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance)
-        weights = [model.ensemble.weights] if short else None  # which never saw these windows
-        added = calibrated(added, windows, held_out, cache, reporter, weights=weights)
-    if short:
-        sizes = model.ensemble.needed_sums().windows.tolist()
-        folds = folds_of_one_block(model.ensemble.folds, sizes)
-        added = replace(added, ensemble=replace(added.ensemble, folds=folds))
-    return model.merge(added)
-
-
-def _common_fields(train: Windows, fit: Windows) -> Fields:
-    """What both splits agree on; splits that differ, or have no windows, are refused."""
-    for name, windows in (("train", train), ("fit", fit)):
-        checks.instance(name, windows, Windows)  # type: ignore[type-abstract]
-        if len(windows) == 0:
-            raise EmptySplitError(
-                f"`{name}` holds no windows. Give at least one trajectory as long as history plus "
-                "horizon."
-            )
-    if not train.fields.agrees(fit.fields):
-        raise GridMismatchError(
-            "`train` and `fit` must have the same grid, frames and channels, but got "
-            f"{train.fields} and {fit.fields}."
-        )
-    return fit.fields

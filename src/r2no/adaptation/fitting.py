@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import torch
 
+from r2no import checks
 from r2no._types import Number
 from r2no.adaptation.columns import columns_of, partition
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings, Target
@@ -33,11 +34,33 @@ from r2no.ensemble.nested import ALL_OF_IT, Carried
 from r2no.errors import EmptySplitError, GridMismatchError
 from r2no.progress import Reporter
 from r2no.spectral import FourierCells
-from r2no.training import SourceCache
+from r2no.training import Split
 
 #: Exponents p of the window weight to try, and the one that judges for each target.
 _EXPONENTS = (0.0, 1.0, 2.0)
 _JUDGE: dict[Target, float] = {"rmse": 0.0, "rel_l2": 2.0}
+
+
+def check_windows(name: str, windows: Windows) -> None:
+    """Refuse what are no windows, or none, as argument ``name``."""
+    checks.instance(name, windows, Windows)  # type: ignore[type-abstract]
+    if len(windows) == 0:
+        raise EmptySplitError(
+            f"`{name}` holds no windows. Give at least one trajectory as long as history plus "
+            "horizon."
+        )
+
+
+def common_fields(train: Windows, fit: Windows) -> Fields:
+    """What both splits agree on; splits that differ, or have no windows, are refused."""
+    check_windows("train", train)
+    check_windows("fit", fit)
+    if not train.fields.agrees(fit.fields):
+        raise GridMismatchError(
+            "`train` and `fit` must have the same grid, frames and channels, but got "
+            f"{train.fields} and {fit.fields}."
+        )
+    return fit.fields
 
 
 def check_adaptable(fit: Windows, settings: AdaptSettings) -> None:
@@ -78,8 +101,7 @@ def held_out_blocks(fit: Windows, settings: AdaptSettings) -> HeldOut:
 def fit_ensemble(
     loops: RepairLoops,
     groups: Sequence[ColumnGroup],
-    fit: Windows,
-    cache: SourceCache,
+    split: Split,
     settings: AdaptSettings,
     reporter: Reporter,
     *,
@@ -87,31 +109,28 @@ def fit_ensemble(
     recordings: int | None = None,
     carried: Carried = ALL_OF_IT,
     like: FittedEnsemble | None = None,
-    exponents: Sequence[float] | None = None,
 ) -> tuple[FittedEnsemble, DepthErrors, list[dict[str, float]]]:
     """One pass over the fit split: the fitted ensemble, the errors by depth and band.
 
     ``settings`` are resolved. ``held_out`` are the blocks, by default those that the settings need.
-    ``recordings`` as in :class:`SpectralEnsemble`, and ``carried`` with
-    it, in new fits. ``like`` is an ensemble to be pooled with, whose cells, columns and weighting
-    are then followed. ``exponents`` are the candidates for the weighting of windows; default that
-    of the settings, or all if they name a target. The third result, with a target, are the held-out
-    scores of each.
+    ``recordings`` as in :class:`SpectralEnsemble`, and ``carried`` with it, in new fits. ``like``
+    is an ensemble to be pooled with, whose cells, columns and weighting are then followed. The
+    third result, where the settings name a target, are the held-out scores of each weighting.
     """
-    fields, chosen = fit.fields, settings.ensemble
+    fit, chosen = split[0], settings.ensemble
     held_out = held_out_blocks(fit, settings) if held_out is None else held_out
     number = int(held_out.group.max()) + 1
     if like is None:
         centred = chosen.cells != "published"
         columns = columns_of(groups, settings, members=len(loops.modules), centred=centred)
-        cells, leads = partition(chosen, fields, columns, blocks=number)
-        plan = _plan(chosen, fields, columns, leads, carried)
+        cells, leads = partition(chosen, fit.fields, columns, blocks=number)
+        plan = _plan(chosen, fit.fields, columns, leads, carried)
+        exponents = (chosen.weight_exponent,) if chosen.target is None else _EXPONENTS
     else:
         columns, cells, plan = like.columns, like.cells, like.plan
+        exponents = (plan.weight_exponent,)
     units = _units(fit, held_out) if plan.ridge == "nested" else plan.units
     plan = replace(plan, recordings=recordings, units=units)
-    if exponents is None:
-        exponents = (chosen.weight_exponent,) if chosen.target is None else _EXPONENTS
     judges = () if chosen.target is None else _JUDGE.values()
     accumulator = GramAccumulator(
         columns,
@@ -125,7 +144,7 @@ def fit_ensemble(
     sums, errors = gather_sums(
         loops,
         groups,
-        (fit, cache),
+        split,
         accumulator,
         group=held_out.group,
         batch_size=settings.batch_size,

@@ -14,6 +14,7 @@ from r2no import storage
 from r2no._repr import first_line
 from r2no._types import Number, PathLike
 from r2no.adaptation.model import AdaptedModel, IncludeSource
+from r2no.adaptation.stored import read_manifest
 from r2no.errors import ConfigError
 
 #: Scores in the card's table, where they are given.
@@ -77,7 +78,7 @@ def upload(
     api = api or huggingface_hub.HfApi()
     with tempfile.TemporaryDirectory(prefix="r2no-") as work:
         folder = model.save(Path(work) / "artifact", include_source=include_source)
-        included = storage.read_json(folder / "manifest.json")["source"]["included"]
+        included = read_manifest(folder)["source"]["included"]
         text = model_card(model, repo_id=repo_id, **card, included=included)
         storage.write_bytes(folder / "README.md", text.encode())
         api.create_repo(repo_id, private=private, exist_ok=True)

@@ -1,6 +1,6 @@
 """Histories with names and coordinates (xarray), and forecasts that keep and extend them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -13,10 +13,10 @@ from torch import Tensor
 from r2no.adaptation.histories import History, read_history
 from r2no.checks import did_you_mean
 from r2no.data.array_checks import as_plain
-from r2no.data.coordinates import Axis, Conversion, conversion, read_axis
-from r2no.data.names import SPACE, find_roles
+from r2no.data.coordinates import Axis, Conversion, check_axes, conversion, read_axis
+from r2no.data.names import SPACE, find_constant, find_roles
 from r2no.data.window import Fields
-from r2no.errors import DataError, GridMismatchError, ShapeError, UnknownNameError
+from r2no.errors import DataError, ShapeError, UnknownNameError
 
 _WHERE = "`history`"
 _ONE = "history"  # name of an array that has none
@@ -35,6 +35,7 @@ def read_labelled(
     Raises:
         UnknownNameError: if a channel or constant is missing.
         DataError: if dimensions, units or the time step do not suit the model.
+        GridMismatchError: if the grid is spaced otherwise, or an axis runs the other way.
     """
     if mask is not None:
         history = history.where(mask)
@@ -48,7 +49,7 @@ def read_labelled(
     roles = _roles(data, next(iter(parts)), fields)
     axis = _time(data, roles["time"], fields)
     space = [read_axis(data, roles[r], increasing=False, where=_WHERE) for r in SPACE if r in roles]
-    check_spacing([one.step for one in space], fields)
+    check_axes(fields, axis, space, _WHERE)
     changes = _conversions(parts, fields)
     values = np.concatenate([_in_order(part, roles) for part in parts.values()], -1)
     values = _named_channels(values, history, roles, fields)
@@ -96,31 +97,11 @@ def _roles(data: xr.Dataset, name: str, fields: Fields) -> dict[str, str]:
 
 
 def _time(data: xr.Dataset, name: str, fields: Fields) -> Axis:
+    """The time axis; where nothing says its step it is the model's."""
     axis = read_axis(data, name, increasing=True, where=_WHERE)
     if axis.size < 2 or axis.variable is None:
         return replace(axis, step=fields.time_step)
-    check_time_step(axis.step, fields)
     return axis
-
-
-def check_spacing(steps: Sequence[float], fields: Fields) -> None:
-    """Raise if the spacing of an axis is known for both and differs; 1 stands for not known."""
-    for step, known in zip(steps, fields.spacing, strict=False):
-        if 1.0 not in (step, known) and not np.isclose(step, known, rtol=1e-2):
-            raise GridMismatchError(
-                f"The spacing of the data is {tuple(steps)}, but the model was adapted to "
-                f"{fields.spacing}. Interpolate the data to that grid, or give coordinates in the "
-                "same unit."
-            )
-
-
-def check_time_step(step: float, fields: Fields) -> None:
-    """Raise if both time steps are known and differ."""
-    if 1.0 not in (fields.time_step, step) and not np.isclose(step, fields.time_step, rtol=1e-2):
-        raise DataError(
-            f"The time step of the data is {step:.6g}, but the model was adapted to "
-            f"{fields.time_step:.6g}. Resample the data in time."
-        )
 
 
 def _conversions(parts: Mapping[str, xr.DataArray], fields: Fields) -> list[Conversion]:
@@ -180,15 +161,13 @@ def _constants(data: xr.Dataset, fields: Fields) -> list[float]:
     """The model's constants, from scalar variables, coordinates or attributes."""
     found = []
     for name in fields.conditioning:
-        value = data.attrs.get(name)
-        if name in data.variables and data[name].ndim == 0:
-            value = data[name].item()
+        value = find_constant(data, name)
         if value is None:
             raise UnknownNameError(
                 f"`history` lacks the model's constant {name!r}: give it as a scalar variable, "
                 "coordinate or attribute."
             )
-        found.append(float(value))
+        found.append(value)
     return found
 
 

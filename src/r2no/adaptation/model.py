@@ -37,10 +37,10 @@ from r2no.ensemble.calibration import Calibration
 from r2no.ensemble.columns import last_depths, repair_label
 from r2no.ensemble.compose import CellWeights
 from r2no.ensemble.familiar import described
-from r2no.errors import FingerprintError, NonFiniteError, NotFittedError, ShapeError
+from r2no.errors import NonFiniteError, NotFittedError, ShapeError
 from r2no.progress import SILENT, Reporter
 from r2no.scoring import Metrics, score
-from r2no.training import asked, operator_identity, same_answer
+from r2no.training import asked
 
 IncludeSource = bool | Literal["auto"]
 
@@ -119,6 +119,7 @@ class AdaptedModel:
         Raises:
             ShapeError: if frames, grid or channels are others than in training.
             DataError: for something else, other units than can be converted, another time step.
+            GridMismatchError: if an xarray object is spaced otherwise, or an axis runs backwards.
             NonFiniteError: if gaps are refused or cannot be filled, or the forecast is not finite.
             ConfigError: for a coverage that is not between 0 and 1.
             NotFittedError: if the model has no bands.
@@ -310,7 +311,7 @@ class AdaptedModel:
         Raises:
             GridMismatchError: if frames, grid or channels are others than the model's.
         """
-        from r2no.adaptation.adapting import updated
+        from r2no.adaptation.pooling import updated
 
         return updated(self, windows, reporter=reporter)
 
@@ -319,44 +320,17 @@ class AdaptedModel:
 
         Sums are pooled, no fields; see the documentation for what an artifact reveals.
         """
-        other = checks.instance("other", other, AdaptedModel)
-        modules = self._modules_fingerprint() == other._modules_fingerprint()
-        for name, same in (("source", self._same_source(other)), ("repair modules", modules)):
-            if not same:
-                raise FingerprintError(
-                    f"`other` has another {name}, so its sums describe other columns. Merge fits "
-                    "of one source and one set of modules."
-                )
-        pooled = self.ensemble.merge(other.ensemble)
-        provenance = {
-            **self.provenance,
-            "merged": [self.provenance["fit"], other.provenance["fit"]],
-        }
-        both = None
-        if self.calibration is not None and other.calibration is not None:
-            both = self.calibration.merge(other.calibration)
-        return replace(
-            self,
-            ensemble=pooled.settled(),
-            fit_errors=self.fit_errors.merge(other.fit_errors),
-            provenance=provenance,
-            calibration=both,
-        )
+        from r2no.adaptation.pooling import merged
 
-    @torch.no_grad()
-    def _same_source(self, other: "AdaptedModel") -> bool:
-        """By weights, and by the answer to a history but for the bits that machines differ in."""
-        if operator_identity(self.source) != operator_identity(other.source):
-            return False
-        answers = (devices.answer(one.source, self.probe) for one in (self, other))
-        return same_answer(*answers)
+        return merged(self, checks.instance("other", other, AdaptedModel))
 
     @property
     def identity(self) -> str:
         """A hash of the source and the repair loops."""
-        return storage.fingerprint(self.provenance["source"], self._modules_fingerprint())
+        return storage.fingerprint(self.provenance["source"], self.modules_fingerprint())
 
-    def _modules_fingerprint(self) -> str:
+    def modules_fingerprint(self) -> str:
+        """A hash of the repair loops, and of the columns that were fitted."""
         states = [dict(module.state_dict()) for module in self.loops.modules]
         states += [{"mean": g.field} for g in self.groups if isinstance(g, MeanField)]
         states += [{"instant": g.ensemble.weights} for g in self.groups if isinstance(g, Instant)]

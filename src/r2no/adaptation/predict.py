@@ -12,7 +12,6 @@ from torch import Tensor
 
 from r2no import ranks, storage
 from r2no._types import Number, PathLike
-from r2no.adaptation.labelled import check_spacing, check_time_step
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.adaptation.prediction import coverages
 from r2no.data.arrays import ArrayWindows
@@ -211,7 +210,7 @@ def _check_fits(fields: Fields, data: Measurements) -> None:
             f"`data` must be on the model's grid, {fields.grid}, but is on {data.grid}. "
             "Interpolate the data to it."
         )
-    check_axes(fields, data.recordings[0].time, data.space)
+    check_axes(fields, data.recordings[0].time, data.space, "`data`")
     if data.conditioning != fields.conditioning:
         raise DataError(
             f"The model's constants are {fields.conditioning}, but `data` has {data.conditioning}. "
@@ -226,8 +225,6 @@ def _check_fits(fields: Fields, data: Measurements) -> None:
                 f"Channel {name!r} is in {theirs!r}, but the model was adapted in {mine!r}. "
                 f"Convert the data: multiply by {change.factor:.6g}{more}."
             )
-    check_time_step(data.time_step, fields)
-    check_spacing([axis.step for axis in data.space], fields)
 
 
 def _provenance(model: AdaptedModel) -> dict[str, str]:

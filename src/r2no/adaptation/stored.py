@@ -69,6 +69,11 @@ class StoredModel:
         return self.ensemble.verdict
 
 
+def is_artifact(path: Path) -> bool:
+    """Whether ``path`` is a folder with a manifest."""
+    return (path / MANIFEST).is_file()
+
+
 def read_stored(path: PathLike, *, ignored: Collection[str] = ()) -> StoredModel:
     """Read an artifact's fit; no source is needed and no network is built.
 
@@ -234,7 +239,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         FileDamagedError: if there is none, it was changed, or it lacks what every one has.
     """
     path = folder / MANIFEST
-    if not path.is_file():
+    if not is_artifact(folder):
         raise FileDamagedError(
             f"`{folder}` has no {MANIFEST}: it is not an artifact, or writing it was cut short. "
             "Save the model again."
@@ -312,11 +317,10 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
 
 def listed_files(folder: Path) -> set[str]:
     """Files that belong to the artifact in a folder, if there is a readable one."""
-    path = folder / MANIFEST
-    if not path.is_file():
+    if not is_artifact(folder):
         return set()
     try:
-        files = storage.read_json(path)["files"]
+        files = storage.read_json(folder / MANIFEST)["files"]
     except (FileDamagedError, LookupError, TypeError):
         files = {}
     return {MANIFEST, *(files if isinstance(files, dict) else ())}

@@ -1,7 +1,9 @@
 """Task: what an adaptation does with source, data and work folder, step by step."""
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from r2no import devices, ranks
-from r2no._types import Operator
+from r2no._types import Operator, PathLike
 from r2no.adaptation.calibrating import calibrated
 from r2no.adaptation.carrying import carried
 from r2no.adaptation.columns import free_groups
@@ -42,6 +44,22 @@ from r2no.training import (
 )
 from r2no.training.problems import fit_normalisers
 from r2no.training.source_cache import bound_cache
+
+
+@contextlib.contextmanager
+def workplace(folder: PathLike | None = None) -> Iterator[Path]:
+    """The folder given, or a temporary one; the same for all processes."""
+    with contextlib.ExitStack() as stack:
+        if folder is None and ranks.is_main():
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="r2no-"))
+        work = Path(ranks.agreed(folder or ""))
+        if folder is None and not work.is_dir():
+            raise ConfigError(
+                f"`folder` must be given where processes run on several machines: `{work}` of the "
+                "first one is not here. Name a folder on a file system that all of them see."
+            )
+        yield work
+        ranks.barrier()  # before it is removed
 
 
 class Task:
@@ -131,12 +149,11 @@ class Task:
         if settings.members:
             loops = replace(loops, modules=self._modules(settings, start), start=start)
             loops = loops.to(self._device)
-        placed, cache = self._summed("fit", settings)
+        split = self._summed("fit", settings)
         ensemble, errors, exponents = fit_ensemble(
             loops,
             groups,
-            placed,
-            cache,
+            split,
             settings,
             self._reporter,
             recordings=_recordings(self._train, fit),
@@ -157,7 +174,7 @@ class Task:
         model = AdaptedModel(*parts, frozen.probe, groups, self._device)
         model = model if settings.budget is None else model.truncate(settings.budget)
         blocks = held_out_blocks(fit, settings)
-        return calibrated(model, fit, blocks, cache, self._reporter, self._train)
+        return calibrated(model, fit, blocks, split[1], self._reporter, self._train)
 
     def _carried(
         self, settings: AdaptSettings, loops: RepairLoops, groups: tuple[ColumnGroup, ...]
@@ -228,7 +245,7 @@ class Task:
             )
         if self._start is None:
             train = self._summed("train", settings)
-            fitted, _, _ = fit_ensemble(loops, groups, *train, settings, self._reporter)
+            fitted, _, _ = fit_ensemble(loops, groups, train, settings, self._reporter)
             self._start = Instant(fitted.settled().without_sums(), groups)
         return self._start
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from r2no import backbones, storage
 from r2no.adaptation.config import AdaptSettings
-from r2no.adaptation.stored import is_intact, read_manifest, understood
+from r2no.adaptation.stored import is_artifact, is_intact, read_manifest, understood
 from r2no.cli import options
 from r2no.cli.app import app, say, shown
 from r2no.data import open as open_data
@@ -94,7 +94,7 @@ def _checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _artifact(folder: Path) -> dict[str, Any]:
-    if not (folder / "manifest.json").is_file():
+    if not is_artifact(folder):
         raise ConfigError(f"`{folder}` has no manifest.json, so it is no artifact, and no data.")
     manifest = read_manifest(folder)
     files = {

@@ -207,20 +207,27 @@ def _later(start: np.ndarray, amount: np.ndarray) -> np.ndarray:
     return later
 
 
-def check_axes(fields: Fields, time: Axis, space: Sequence[Axis]) -> None:
+def check_axes(fields: Fields, time: Axis, space: Sequence[Axis], mine: str) -> None:
     """Refuse data whose time, spacing or direction of axes are others than a model's ``fields``.
 
-    What one of them does not say (no coordinate, no units) is not compared.
+    What one of them does not say (no coordinate, no units, a time step of 1) is not compared.
+    ``mine`` is what the axes belong to, for messages.
 
     Raises:
-        DataError: for another unit of time or of an axis.
+        DataError: for another time step, or another unit of time or of an axis.
         GridMismatchError: for another spacing, or an axis the other way round.
     """
-    _check_units("time", time, fields.time_units)
+    _check_units("time", time, fields.time_units, mine)
     for axis, units in zip(space, fields.axis_units, strict=False):
         if axis.variable is not None:
-            _check_units(repr(axis.name), axis, units)
-    check_space(fields, space, "`data`", "the data the model was adapted to")
+            _check_units(repr(axis.name), axis, units, mine)
+    steps = time.step, fields.time_step
+    if 1.0 not in steps and not np.isclose(*steps, rtol=1e-2):
+        raise DataError(
+            f"The time step of the data is {time.step:.6g}, but the model was adapted to "
+            f"{fields.time_step:.6g}. Resample the data in time."
+        )
+    check_space(fields, space, mine, "the data the model was adapted to")
 
 
 def check_space(fields: Fields, space: Sequence[Axis], mine: str, theirs: str) -> None:
@@ -250,8 +257,8 @@ def check_space(fields: Fields, space: Sequence[Axis], mine: str, theirs: str) -
             )
 
 
-def _check_units(what: str, axis: Axis, expected: str) -> None:
-    what = f"The coordinate of {what} of `data`"
+def _check_units(what: str, axis: Axis, expected: str, mine: str) -> None:
+    what = f"The coordinate of {what} of {mine}"
     if not conversion(axis.units, expected, what=what).trivial:
         raise _other_units(what, axis.units, expected)
 

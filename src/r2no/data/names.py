@@ -1,6 +1,7 @@
 """Which dimension is time, which space, which variables are channels: by attributes and names."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 import xarray as xr
 
@@ -178,6 +179,14 @@ def dim_role(data: xr.Dataset, name: str) -> str | None:
         if (role := by_unit.get(str(coordinate.attrs.get("units", "")))) is not None:
             return role
     return role_of_name(str(name))
+
+
+def find_constant(data: xr.Dataset, name: str) -> float | None:
+    """A number that holds for the whole data set: a scalar variable, a coordinate, an attribute."""
+    value: Any = data.attrs.get(name)
+    if name in data.variables and data[name].ndim == 0:
+        value = data[name].item()
+    return None if value is None else float(value)
 
 
 def choose_variables(

@@ -15,7 +15,7 @@ from r2no.checks import did_you_mean
 from r2no.data.coordinates import Axis, read_axis
 from r2no.data.gaps import Flags, Validity
 from r2no.data.lazy import LazyTrajectory, Part
-from r2no.data.names import SPACE, check_given, choose_variables, single_points
+from r2no.data.names import SPACE, check_given, choose_variables, find_constant, single_points
 from r2no.data.unnamed import LEFT_OUT
 from r2no.errors import DataError, EmptySplitError, UnknownNameError
 
@@ -244,17 +244,15 @@ def _mask(data: xr.Dataset, name: str, dims: Sequence[str], where: str) -> LazyT
 
 
 def _constant(data: xr.Dataset, name: str, where: str) -> float:
-    """A number that holds for the whole recording: a scalar variable or an attribute."""
-    value: Any = data.attrs.get(name)
-    if name in data.variables and data[name].ndim == 0:
-        value = data[name].item()
+    """A number that holds for the whole recording, or an error that names what there is."""
+    value = find_constant(data, name)
     if value is None:
         scalars = [str(n) for n, found in data.variables.items() if found.ndim == 0]
         raise UnknownNameError(
             f"`conditioning` names {name!r}, but {where} has no such scalar variable or attribute. "
             + did_you_mean(name, [*scalars, *map(str, data.attrs)])
         )
-    return float(value)
+    return value
 
 
 def check_length(

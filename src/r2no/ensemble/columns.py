@@ -127,24 +127,15 @@ class Columns:
             found.setdefault(group_of(label), []).append(place)
         return found
 
-    @property
-    def rivals(self) -> dict[str, int]:
-        """Positions of the forecasts that need no adaptation, by label."""
-        return {label: self._places[label] for label in self.further}
-
     def place(self, label: str) -> int | None:
         """Position of a column by its label, or ``None`` if it is not one of the columns."""
         return self._places.get(label)
-
-    def position(self, member: int, depth: int) -> int | None:
-        """Number of the column of an iterate, or ``None`` if it is not one of the columns."""
-        return self.place(repair_label(member, depth))
 
     def one_hot(self, member: int, depth: int) -> Float[Tensor, " column"]:
         """Weights that return one iterate; depth 0 gives all zeros, the source."""
         weights = torch.zeros(self.number, dtype=torch.float64)
         if depth > 0:
-            position = self.position(member, depth)
+            position = self.place(repair_label(member, depth))
             if position is None:
                 raise ConfigError(
                     f"`depth` must be 0 or one of the retained depths {self.depths}, got {depth}."

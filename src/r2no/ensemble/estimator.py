@@ -1,6 +1,7 @@
 """SpectralEnsemble: fit one weight vector per Fourier cell, predict; a thin estimator (M5-M8)."""
 
 from collections.abc import Iterable, Sequence
+from inspect import signature
 from typing import Any, Literal
 
 import torch
@@ -21,23 +22,6 @@ from r2no.ensemble.plan import FitPlan
 from r2no.ensemble.ridge import RIDGE_GRID
 from r2no.errors import EmptySplitError, NotFittedError, ShapeError
 from r2no.spectral import FourierCells
-
-_PARAMETERS = (
-    "cells",
-    "ridge",
-    "measured",
-    "weight_exponent",
-    "base_column",
-    "depths",
-    "ridge_grid",
-    "lead_groups",
-    "centred",
-    "weigh_by",
-    "recordings",
-    "units",
-    "variation",
-    "spread",
-)
 
 
 class SpectralEnsemble:
@@ -129,7 +113,7 @@ class SpectralEnsemble:
 
     def get_params(self) -> dict[str, Any]:
         """The constructor's arguments; ``SpectralEnsemble(**params)`` is an unfitted copy."""
-        return {name: getattr(self, name) for name in _PARAMETERS}
+        return {name: getattr(self, name) for name in signature(SpectralEnsemble).parameters}
 
     def __repr__(self) -> str:
         """Cells and ridge, and once fitted what came out."""

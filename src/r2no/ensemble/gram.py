@@ -9,7 +9,7 @@ They add over windows, so they stream, merge across processes and sites, and car
 solving and scoring need. Weighted by ‖y‖^-p per window, in float64, in physical units.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,8 +18,11 @@ from torch import Tensor
 
 from r2no._repr import brief_repr
 from r2no.ensemble.columns import Columns
-from r2no.errors import ShapeError
+from r2no.ensemble.holdout import Fold
+from r2no.errors import EmptySplitError, ShapeError
 from r2no.spectral import FourierCells
+
+_MOST_BLOCKS = 8  # of a stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +99,13 @@ class GramSums:
                 "`other` must have the same cells, channels and columns as these sums, "
                 f"{tuple(self.moments.shape[1:])}, but got {tuple(other.moments.shape[1:])}."
             )
-        moments = torch.cat([self.moments, other.moments])
-        return GramSums(moments, torch.cat([self.windows, other.windows]))
+        return GramSums.stacked([self, other])
+
+    @classmethod
+    def stacked(cls, parts: Sequence["GramSums"]) -> "GramSums":
+        """The groups of all, one after another."""
+        moments = torch.cat([part.moments for part in parts])
+        return cls(moments, torch.cat([part.windows for part in parts]))
 
     def total(self, groups: tuple[int, ...] | None = None) -> "GramSums":
         """Sum over the given groups (default: all), as one group."""
@@ -111,8 +119,7 @@ class GramSums:
         if missing <= 0:
             return self
         empty = self.moments.new_zeros(missing, *self.moments.shape[1:])
-        counts = self.windows.new_zeros(missing)
-        return GramSums(torch.cat([self.moments, empty]), torch.cat([self.windows, counts]))
+        return GramSums.stacked([self, GramSums(empty, self.windows.new_zeros(missing))])
 
     def with_columns(self, positions: list[int]) -> "GramSums":
         """Sums of a subset of the columns: a sub-block, no new pass over the data."""
@@ -163,3 +170,62 @@ def sub_block(
     """Moments of some columns, and of the target, which comes last."""
     kept = torch.tensor([*positions, moments.shape[-1] - 1], device=moments.device)
     return moments.index_select(-2, kept).index_select(-1, kept)
+
+
+class StreamBlocks:
+    """At most eight running sums over contiguous blocks of equal length.
+
+    Windows overlap, so halves must be contiguous blocks with a gap (never shuffled). When windows
+    come as a bare stream, neither their number nor their trajectories are known beforehand: they
+    are cut into blocks whose length doubles whenever they run out, a function of the number of
+    windows alone, hence independent of batching.
+    """
+
+    def __init__(self) -> None:
+        self._length = 1
+        self._sums: list[GramSums] = []
+        self._seen = 0
+
+    def assign(self, windows: int) -> Iterator[tuple[int, Tensor]]:
+        """Part the next ``windows`` windows: for each block, 0 for its windows, -1 for others."""
+        position = 0
+        while position < windows:
+            if self._seen == self._length * _MOST_BLOCKS:
+                self._halve()
+            block = self._seen // self._length
+            take = min(windows - position, (block + 1) * self._length - self._seen)
+            group = torch.full((windows,), -1)
+            group[position : position + take] = 0
+            yield block, group
+            self._seen += take
+            position += take
+
+    def add(self, part: GramSums, block: int) -> None:
+        """Add the sums of some windows to their block."""
+        if block == len(self._sums):
+            self._sums.append(part)
+        else:
+            self._sums[block] = self._sums[block] + part
+
+    def _halve(self) -> None:
+        self._sums = [a + b for a, b in zip(self._sums[::2], self._sums[1::2], strict=True)]
+        self._length *= 2
+
+    def finish(self) -> tuple[GramSums, tuple[Fold, ...]]:
+        """Collapse to three groups (first part, gap, last part) and the folds between the parts.
+
+        The gap is one block, at least an eighth of the windows. Fewer than three blocks leave
+        nothing to hold out: everything is in the first group and there are no folds.
+        """
+        if not self._sums:
+            raise EmptySplitError(
+                "`batches` held no windows, so there is nothing to fit. Give at least one."
+            )
+        number = len(self._sums)
+        gap = number // 2
+        folds: tuple[Fold, ...] = (((0,), (2,)), ((2,), (0,)))
+        parts = [range(0, gap), range(gap, gap + 1), range(gap + 1, number)]
+        if number < 3:
+            parts, folds = [range(number), range(0), range(0)], ()
+        together = GramSums.stacked(self._sums)
+        return GramSums.stacked([together.total(tuple(part)) for part in parts]), folds

@@ -177,6 +177,10 @@ class Carried(NamedTuple):
     variation: float
     spread: float  # of one recording, see NestedFit
 
+    def kept(self, recordings: int) -> float:
+        """Share of the weights that is kept where so many recordings were fitted, k/(k + v)."""
+        return recordings / (recordings + self.variation)
+
 
 #: Where the blocks tell by themselves.
 ALL_OF_IT = Carried(1.0, 0.0)
@@ -217,18 +221,11 @@ def solve_nested(
             "Give more windows, or a fixed partition and `ridge`."
         )
     search = ChainSearch(sums, folds, finest, tuple(grid), judged, leads=leads, columns=columns)
-    few = recordings is not None and recordings < ENOUGH_RECORDINGS
-
-    def trust(number: int | None) -> float:
-        return number / (number + carried.variation) if few and number else 1.0
-
-    chains, means = _settled(search, columns, trust(recordings))
+    few = _few(recordings)
+    chains, means = _settled(search, columns, carried.kept(few) if few else 1.0)
     weights, outer, apart = search.refit(chains), search, means
     if few and len(parts := _by_recording(folds, units)) > 1:
-        outer, apart = search.judged_on([part for part, _ in parts]), []
-        for (groups, _), inner in parts:
-            found, _ = _settled(search.judged_on(inner), columns, trust(len(parts) - 1))
-            apart.append(search.mean(found, groups))
+        outer, apart = _chosen_again(search, parts, columns, carried)
     source = outer.forecast()
     gains = source.errors - outer.errors_of_means(apart)
     further = columns.further if columns else ()
@@ -240,9 +237,22 @@ def solve_nested(
         {name: outer.forecast(name).errors for name in further},
         tuple(units[block] for _, score in outer.folds for block in score) if units else (),
         tuple(search.levels.spread(mean) for mean in means),
-        carried.spread / math.sqrt(recordings) if few and recordings else 0.0,
+        carried.spread / math.sqrt(few) if few else 0.0,
         _shortfall(sums if judged is None else judged, outer.folds, weights, gains),
     )
+
+
+def judging_folds(
+    folds: Sequence[Fold], units: Sequence[int], recordings: int | None
+) -> tuple[Fold, ...]:
+    """The folds that the verdict rests on: those of the choice, or each recording left out."""
+    parts = _by_recording(folds, units) if _few(recordings) else []
+    return tuple(part for part, _ in parts) if len(parts) > 1 else tuple(folds)
+
+
+def _few(recordings: int | None) -> int:
+    """How many recordings, if their blocks do not show what carries over to others; else 0."""
+    return recordings if recordings is not None and recordings < ENOUGH_RECORDINGS else 0
 
 
 def _settled(
@@ -259,6 +269,20 @@ def _settled(
         if share
     ]
     return sorted(chains, key=lambda chain: -chain.share), means
+
+
+def _chosen_again(
+    search: ChainSearch,
+    parts: Sequence[tuple[Fold, list[Fold]]],
+    columns: Columns | None,
+    carried: Carried,
+) -> tuple[ChainSearch, list[Float[Tensor, "slot column"]]]:
+    """The whole choice without each recording, of :func:`_by_recording`: who judges, the means."""
+    apart = []
+    for (groups, _), inner in parts:
+        chains, _ = _settled(search.judged_on(inner), columns, carried.kept(len(parts) - 1))
+        apart.append(search.mean(chains, groups))
+    return search.judged_on([part for part, _ in parts]), apart
 
 
 def _by_recording(folds: Sequence[Fold], units: Sequence[int]) -> list[tuple[Fold, list[Fold]]]:

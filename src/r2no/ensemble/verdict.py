@@ -72,6 +72,12 @@ def readable(name: str) -> str:
     return {"recall:1": "persistence", "mean": "mean field"}.get(name, name)
 
 
+def said(name: str) -> str:
+    """A forecast within a sentence, with its article."""
+    words = readable(name)
+    return words if words == "persistence" else f"the {words}"
+
+
 def _against(gain: float, interval: tuple[float, float], name: str) -> str:
     side = "below" if gain >= 0 else "above"
     low, high = (f"{-100 * end:+.1f}" for end in interval[::-1])
@@ -112,7 +118,7 @@ def judge(
     ahead = _Scatter.of(before - rival, before, spread, 0.0, several)
     kept = "source" if spread and ahead.mean <= ahead.margin() else name
     return Verdict(
-        "deploy" if over.mean > max(WORTH, over.margin()) else f"keep {_said(kept)}",
+        "deploy" if over.mean > max(WORTH, over.margin()) else f"keep {said(kept)}",
         own.gain,
         own.interval(),
         len(gains),
@@ -133,10 +139,6 @@ def _by_unit(values: Float[Tensor, " block"], units: Sequence[int]) -> Float[Ten
     """Sums over the blocks of each recording."""
     number = torch.tensor(units).unique(return_inverse=True)[1]
     return values.new_zeros(int(number.max()) + 1).index_add_(0, number, values)
-
-
-def _said(name: str) -> str:
-    return "persistence" if name == "recall:1" else f"the {readable(name)}"
 
 
 class _Scatter(NamedTuple):

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from r2no._types import Number
 from r2no.checks import choice, whole
 from r2no.errors import ConfigError, DataError, FileDamagedError
 from r2no.storage import read_json
-
-Number = int | float
 
 KINDS = ("real", "numerical")
 SPLITS = ("train", "val", "test")

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from r2no.ensemble import Columns, FittedEnsemble, on_plane
+from r2no.ensemble import Columns, FittedEnsemble, Retention, on_plane
 from r2no.ensemble.columns import BASE, PARTNER, REPAIR, group_of, lead_slices, repair_label
-from r2no.ensemble.ridge import quadratic_error
+from r2no.ensemble.retention_map import Energies, moved_energy
 from r2no.report.data import pack, pack_floats, pack_numbers, rounded
 from r2no.report.wording import group_name, named
 from r2no.spectral import FourierCells
@@ -158,27 +158,18 @@ def effects(ensemble: FittedEnsemble, leads: int) -> dict[str, Tensor]:
         parts = unknown[..., None].expand(*unknown.shape, len(groups))
         return {"gain": unknown, "change": unknown, "share": unknown, "parts": parts}
     sums, weights = ensemble.sums.total(), ensemble.weights
-    gram, before = sums.gram[0], sums.energy[0]
-    base = gram[..., -1, -1] if ensemble.columns.base else torch.full_like(before, torch.nan)
-    moved = torch.stack([_energy(weights, gram, places) for places in groups.values()], -1)
-    energies = (before, quadratic_error(sums.moments[0], weights), _energy(weights, gram), base)
-    error, after, repair, source = (by_lead(values, leads) for values in energies)
-    moved = by_lead(moved, leads)
-    nothing = error <= 0
+    energies = Energies.of(sums, weights, base=ensemble.columns.base)
+    found = Retention.of(
+        Energies(*(by_lead(values, leads) for values in energies)), energies.before.sum()
+    )
+    by_group = [moved_energy(sums.gram[0], weights, places) for places in groups.values()]
+    moved = by_lead(torch.stack(by_group, -1), leads)
     return {
-        "gain": torch.where(nothing, torch.nan, 1 - after / error.clamp_min(1e-300)),
-        "change": torch.where(nothing | ~(source > 0), torch.nan, (repair / source).sqrt()),
-        "share": torch.where(nothing, torch.nan, error / before.sum().clamp_min(1e-300)),
+        "gain": found.gain,
+        "change": found.change,
+        "share": found.share,
         "parts": moved / moved.sum(-1, keepdim=True),  # 0 / 0 where nothing is moved
     }
-
-
-def _energy(weights: Tensor, gram: Tensor, places: list[int] | None = None) -> Tensor:
-    """‖Σ_j w_j P_b c_j‖² by cell and channel, over all columns or some."""
-    if places is not None:
-        weights, gram = weights[..., places], gram[..., places, :][..., places]
-    energy: Tensor = torch.einsum("bci,bcij,bcj->bc", weights, gram, weights).clamp_min(0)
-    return energy
 
 
 def by_lead(values: Tensor, leads: int, *, mean: bool = False) -> Tensor:

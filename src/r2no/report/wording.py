@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from r2no._types import Number
+from r2no.ensemble.verdict import said
 from r2no.report.data import Evaluation, Json, ReportData
 
 #: Names and explanations of forecasts, in the order of the story: what needs no adaptation, what
@@ -141,13 +142,7 @@ def named(forecast: str) -> str:
         >>> named("recall:1"), named("recall:3"), named("mean"), named("cno")
         ('persistence', 'the last frame but 2', 'the mean field', 'the cno')
     """
-    if forecast in ("persistence", "recall:1"):
-        return "persistence"
-    group, _, which = forecast.partition(":")
-    if group == "recall":
-        return f"the last frame but {int(which) - 1}"
-    known = {"mean": "mean field", "pretrained": "pretrained operator"}
-    return f"the {known.get(forecast, forecast)}"
+    return "the pretrained operator" if forecast == "pretrained" else said(forecast)
 
 
 def counted(number: int, one: str, many: str) -> str:

@@ -1,6 +1,5 @@
 """Your own operator and your own measurements, from one YAML file to an artifact."""
 
-from r2no.runs.calibration import Finding
 from r2no.runs.config import (
     DataConfig,
     OwnConfig,
@@ -9,6 +8,7 @@ from r2no.runs.config import (
     read_own_config,
 )
 from r2no.runs.doctor import examine
+from r2no.runs.rehearsal import Finding
 from r2no.runs.run import Task, evaluate_own, open_task, run_own_adaptation
 
 __all__ = [

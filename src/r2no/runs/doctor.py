@@ -23,8 +23,8 @@ from r2no.errors import (
 )
 from r2no.locks import sole_writer
 from r2no.operators import WrappedOperator, fitting_layouts, wrap
-from r2no.runs.calibration import Finding, calibrate
 from r2no.runs.config import OwnConfig
+from r2no.runs.rehearsal import Finding, rehearse
 from r2no.runs.run import (
     check_begun,
     check_place,
@@ -78,7 +78,7 @@ def examine(config: OwnConfig, *, full: bool = False) -> Iterator[Finding]:
         if isinstance(source, WrappedOperator):
             yield _other_layouts(source, splits.fit)
         check = "one step"
-        yield from calibrate(source, splits, config.settings, config.out)
+        yield from rehearse(source, splits, config.settings, config.out)
     except (R2NOError, FileNotFoundError) as error:
         yield Finding("fail", check, f"{type(error).__name__}: {error}")
 
@@ -269,7 +269,7 @@ def _units(forecast: Tensor, few: Window, windows: Windows) -> Finding:
 def _persistence(forecast: Tensor, few: Window, windows: Windows) -> Finding:
     """Whether the source beats repeating the last frame."""
     fields = windows.fields
-    still = Persistence(fields.horizon_frames, len(fields.channels))(few.history)
+    still = Persistence.of(fields)(few.history)
     rmse = Rmse(fields.measured)
     rmse.begin(range(len(forecast)), few)
     for name, answer in (("source", forecast), ("still", still)):

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from r2no import devices, ranks, storage
 from r2no.adaptation import AdaptedModel, further_forecasts, readouts, score_readouts
 from r2no.adaptation.model import versions
@@ -35,6 +37,11 @@ class Finished:
     contributions: list[dict[str, Any]]
 
 
+def computed_on(device: torch.device) -> dict[str, Any]:
+    """Where and with what numbers were computed, as every result keeps it beside them."""
+    return {"device": devices.describe(device), "versions": versions()}
+
+
 def finish(
     model: AdaptedModel,
     splits: Mapping[str, Windows],
@@ -59,14 +66,13 @@ def finish(
         command: What the page names as its origin.
         reporter: Where progress is shown.
     """
-    path, test, fields = model.save(artifact), splits["test"], model.fields
-    persistence = Persistence(fields.horizon_frames, len(fields.channels))
+    path, test = model.save(artifact), splits["test"]
     watch = ScoringWatch(model, test)
     scores, errors = score_readouts(
         model,
         test,
         {**further_forecasts(model), **readouts(model), **(more_readouts or {})},
-        operators={"persistence": persistence},
+        operators={"persistence": Persistence.of(model.fields)},
         observers=[watch],
         reporter=reporter,
     )
@@ -90,7 +96,6 @@ def summarise(config: Mapping[str, Any], model: AdaptedModel, found: Finished) -
         "scores": {name: found.evaluation.scores[row] for name, row in rows.items()},
         "verdict": None if model.verdict is None else str(model.verdict),
         "contributions": found.contributions,
-        "device": devices.describe(model.device),
-        "versions": versions(),
+        **computed_on(model.device),
     }
     storage.write_json(found.artifact.parent / SUMMARY, summary)

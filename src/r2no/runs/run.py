@@ -12,7 +12,6 @@ from r2no import backbones, devices, operators, storage
 from r2no._repr import brief_repr
 from r2no._types import Operator
 from r2no.adaptation import AdaptedModel, adapt, load, score_readouts
-from r2no.adaptation.model import versions
 from r2no.adaptation.stored import read_manifest
 from r2no.backbones.formats import read_checkpoint
 from r2no.data import Measurements
@@ -23,7 +22,7 @@ from r2no.errors import ConfigError, FileDamagedError, FingerprintError, Storage
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
 from r2no.runs.config import DataConfig, OwnConfig, SourceConfig
-from r2no.runs.finish import ARTIFACT, SUMMARY, finish, summarise
+from r2no.runs.finish import ARTIFACT, SUMMARY, computed_on, finish, summarise
 from r2no.settings import changed
 from r2no.training import Persistence, PhysicalOperator, load_operator
 
@@ -231,12 +230,11 @@ def evaluate_own(
         model = replace(model, settings=changed(model.settings, batch_size=batch_size))
     reporter.say(f"Computing on {devices.describe(model.device)}.")
     windows: Windows = getattr(splits, name)
-    persistence = Persistence(windows.fields.horizon_frames, len(windows.fields.channels))
     scores, _ = score_readouts(
         model,
         windows,
         {"r2no": model.ensemble},
-        operators={"persistence": persistence},
+        operators={"persistence": Persistence.of(windows.fields)},
         reporter=reporter,
     )
     return {
@@ -245,8 +243,7 @@ def evaluate_own(
         "windows": len(windows),
         "measured": [windows.fields.channels[c] for c in windows.fields.measured],
         "same_data": splits.fit.fingerprint == provenance["fit"],
-        "device": devices.describe(model.device),
-        "versions": versions(),
+        **computed_on(model.device),
     }
 
 

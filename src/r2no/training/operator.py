@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from r2no import devices, storage
 from r2no._types import Field, History, Operator
 from r2no.data.normalise import Normaliser
+from r2no.data.window import Fields
 from r2no.errors import NonFiniteError, ShapeError
 
 #: Largest difference between two answers that rounding explains, relative to the largest value or,
@@ -57,6 +58,11 @@ class Persistence(nn.Module):
     def __init__(self, horizon: int, channels: int) -> None:
         super().__init__()
         self.horizon, self.channels = horizon, channels
+
+    @classmethod
+    def of(cls, fields: Fields) -> "Persistence":
+        """For windows of these fields."""
+        return cls(fields.horizon_frames, len(fields.channels))
 
     def __repr__(self) -> str:
         return f"Persistence({self.horizon} frames of {self.channels} channels)"

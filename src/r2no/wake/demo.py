@@ -19,12 +19,11 @@ from r2no.adaptation import (
     adapt,
     readouts,
 )
-from r2no.adaptation.model import versions
 from r2no.ensemble import DepthErrors, FittedEnsemble
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
 from r2no.report import plot_depth_bands, plot_fields, plot_retention
-from r2no.runs.finish import Finished, finish
+from r2no.runs.finish import Finished, computed_on, finish
 from r2no.settings import changed
 from r2no.training import PhysicalOperator, TrainSettings, train_operator
 from r2no.training.problems import fit_normalisers
@@ -251,8 +250,7 @@ def _results(
         **_by_depth(model, found.errors),
         "ensembles": ensembles,
         "contributions": found.contributions,
-        "device": devices.describe(model.device),
-        "versions": versions(),
+        **computed_on(model.device),
     }
 
 

@@ -14,9 +14,10 @@ from random import Random
 from typing import Any
 
 from r2no._repr import brief_repr
+from r2no._types import Number
 from r2no.errors import DataError, FileDamagedError
 from r2no.realpdebench.files.folder import GROUPS, Folder
-from r2no.realpdebench.systems import Number, System
+from r2no.realpdebench.systems import System
 from r2no.storage import read_json
 from r2no.torch_files import read_torch
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from r2no.realpdebench.systems import COMBUSTION_FIELDS, KINDS, Number, System, lookup
+from r2no._types import Number
+from r2no.realpdebench.systems import COMBUSTION_FIELDS, KINDS, System, lookup
 
 Array = NDArray[np.floating[Any]]
 _DIAMETER = 0.14

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from r2no._types import PathLike
+from r2no._types import Number, PathLike
 from r2no.checks import choice, whole
 from r2no.data.window import Fields, Window
 from r2no.errors import ConfigError, NonFiniteError
@@ -24,7 +24,6 @@ from r2no.realpdebench.systems import (
     LAYOUTS,
     SPLITS,
     TEST_MODES,
-    Number,
     System,
     lookup,
 )

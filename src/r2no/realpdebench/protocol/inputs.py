@@ -225,11 +225,6 @@ def open_artifact(config: EvaluateConfig, *, reporter: Reporter) -> tuple[Adapte
     return model, Source(model.source, system, backbone)
 
 
-def is_artifact(path: Path) -> bool:
-    """Whether ``path`` is a folder with a manifest."""
-    return (path / "manifest.json").is_file()
-
-
 def _checkpoint(path: Path) -> Checkpoint:
     if not path.is_file():
         raise ConfigError(

@@ -6,7 +6,7 @@ from typing import Any
 from r2no import devices, ranks, storage
 from r2no._types import Operator
 from r2no.adaptation import adapt
-from r2no.adaptation.model import versions
+from r2no.adaptation.stored import is_artifact
 from r2no.data.ahead import prepare
 from r2no.errors import ConfigError
 from r2no.locks import sole_run
@@ -17,7 +17,6 @@ from r2no.realpdebench.protocol.evaluation import Protocol, Remembered, score_op
 from r2no.realpdebench.protocol.inputs import (
     Source,
     check_operator,
-    is_artifact,
     open_artifact,
     open_source,
     open_windows,
@@ -27,7 +26,7 @@ from r2no.realpdebench.protocol.inputs import (
     with_names,
 )
 from r2no.realpdebench.systems import SPLITS
-from r2no.runs.finish import ARTIFACT, SUMMARY, finish, summarise
+from r2no.runs.finish import ARTIFACT, SUMMARY, computed_on, finish, summarise
 from r2no.settings import changed
 from r2no.training import (
     PhysicalOperator,
@@ -57,8 +56,7 @@ def run_training(config: TrainConfig, *, reporter: Reporter = SILENT) -> dict[st
             read_through([validation, _training_windows(config, mask_prob=0.0)[0]], reporter)
         operator = start_operator(config, validation, reporter).operator
         check_operator(operator, validation)
-        device = devices.describe(operator.history_shift.device)
-        reporter.say(f"Computing on {device}.")
+        reporter.say(f"Computing on {devices.describe(operator.history_shift.device)}.")
         result = train_operator(
             operator,
             train,
@@ -78,8 +76,7 @@ def run_training(config: TrainConfig, *, reporter: Reporter = SILENT) -> dict[st
             "best_validation_rmse": result.best_score,
             "data": {"train": train.fingerprint, "val": validation.fingerprint},
             "files": _write_checkpoints(config, operator, result),
-            "device": device,
-            "versions": versions(),
+            **computed_on(operator.history_shift.device),
         }
         storage.write_json(config.folder / SUMMARY, summary)
         return {**summary, "folder": config.folder, "checkpoint": config.folder / CHECKPOINT}
@@ -207,6 +204,5 @@ def _circumstances(source: Source, windows: RealPDEBench, protocol: Protocol) ->
         "compat": protocol.compat,
         "metric_batch": protocol.metric_batch(blocks) or len(windows),
         "data": windows.fingerprint,
-        "device": devices.describe(source.operator.history_shift.device),
-        "versions": versions(),
+        **computed_on(source.operator.history_shift.device),
     }

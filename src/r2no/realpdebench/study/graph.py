@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 from r2no import ranks, storage
 from r2no.adaptation.adapting import prepare
+from r2no.adaptation.stored import is_artifact
 from r2no.errors import R2NOError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
-from r2no.realpdebench.protocol.inputs import is_artifact
 from r2no.realpdebench.study.checkpoints import check_sources, obtain_source, released
 from r2no.realpdebench.study.config import BenchConfig, Pair
 from r2no.realpdebench.study.pair import run_pair

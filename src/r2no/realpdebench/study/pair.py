@@ -8,16 +8,16 @@ from typing import Any
 
 from torch import nn
 
-from r2no import devices, ranks, storage
+from r2no import ranks, storage
 from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, load, readouts
-from r2no.adaptation.model import versions
 from r2no.adaptation.named_readouts import further_forecasts, roll_out
+from r2no.adaptation.stored import is_artifact
 from r2no.data.window import Windows
 from r2no.locks import sole_run
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol
-from r2no.realpdebench.protocol.inputs import Source, check_operator, is_artifact, with_names
+from r2no.realpdebench.protocol.inputs import Source, check_operator, with_names
 from r2no.realpdebench.study.config import BEYOND_FORMAT, FORMAT, Pair, beyond_file
 from r2no.realpdebench.study.readouts import (
     StudyReadouts,
@@ -28,7 +28,7 @@ from r2no.realpdebench.study.readouts import (
     study_readouts,
 )
 from r2no.realpdebench.study.theory import errors_by_trajectory, selection_summary
-from r2no.runs.finish import ARTIFACT
+from r2no.runs.finish import ARTIFACT, computed_on
 from r2no.scoring import Metrics, score
 from r2no.training import Persistence
 
@@ -137,8 +137,7 @@ def _result(
         "diagnostic": diagnostic(found.errors, model.fit_errors),
         "cost": _cost(model, found, len(windows["test"])),
         "data": {split: one.fingerprint for split, one in windows.items()},
-        "device": devices.describe(model.device),
-        "versions": versions(),
+        **computed_on(model.device),
     }
 
 
@@ -189,7 +188,7 @@ def run_beyond(
     names = {f"r2no_m{members}": "beyond", "r2no_m1": "beyond_m1", "r2no_m0": "beyond_m0"}
     found = readouts(model)
     chosen = {new: found[old] for old, new in names.items() if old in found}
-    others = {"persistence": Persistence(fields.horizon_frames, len(fields.channels))}
+    others = {"persistence": Persistence.of(fields)}
     metrics = Metrics(fields.measured, scored=protocol.scored)
     score(
         roll_out(model, {**chosen, **further_forecasts(model)}, others),

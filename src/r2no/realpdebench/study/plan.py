@@ -26,9 +26,10 @@ from r2no.adaptation.costs import (
     timed,
     training_work,
 )
+from r2no.adaptation.stored import is_artifact
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, collate
-from r2no.realpdebench.protocol.inputs import build_network, is_artifact
+from r2no.realpdebench.protocol.inputs import build_network
 from r2no.realpdebench.protocol.run import CHECKPOINT
 from r2no.realpdebench.study.checkpoints import check_sources, finished, released, source_config
 from r2no.realpdebench.study.config import BenchConfig, Pair

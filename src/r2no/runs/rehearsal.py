@@ -55,9 +55,7 @@ class _Costs(NamedTuple):
     fit: float
 
 
-def calibrate(
-    source: Operator, splits: Splits, settings: AdaptSettings, out: Path
-) -> list[Finding]:
+def rehearse(source: Operator, splits: Splits, settings: AdaptSettings, out: Path) -> list[Finding]:
     """Run source, one repair step with gradient and one accumulation; estimate the whole run."""
     if settings.minutes is not None:
         settings = settings.within_reach(splits.train.fields.grid, len(splits.train))
