@@ -183,7 +183,7 @@ def table(
     """Print the table of a study: of a run, or without one the paper's numbers.
 
     Studies: main, relative-l2, combination-rule, partition-axes, base-column, columns, ridge,
-    pretrained-source, diagnostic, theory, qualitative, cost.
+    pretrained-source, beyond, diagnostic, theory, qualitative, cost.
 
     Example: r2no bench table main --run bench-out --format latex
     """
