@@ -155,7 +155,7 @@ def write_report(
         command=command,
         reporter=reporter,
     )
-    storage.write_bytes(out, render(data).encode())
+    storage.write_text(out, render(data))
     return Path(out)
 
 

@@ -244,4 +244,4 @@ def _write(text: str, output: Path | None) -> None:
     if output is not None:
         from r2no import storage
 
-        storage.write_bytes(output, text.encode())
+        storage.write_text(output, text)

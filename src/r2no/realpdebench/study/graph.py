@@ -101,7 +101,7 @@ def _work(config: BenchConfig, job: Job, reporter: Reporter) -> None:
     prepare_data(config)
     if job.pair is None:
         table = study_sheet("main", config.out, norm=config.norm).render("md")
-        storage.write_bytes(config.out / f"{job.name}.md", table.encode())
+        storage.write_text(config.out / f"{job.name}.md", table)
         return
     check_sources(config)
     checkpoint = obtain_source(job.pair, reporter)

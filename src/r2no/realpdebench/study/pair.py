@@ -195,6 +195,7 @@ def run_beyond(
         windows["test"],
         [metrics],
         batch_size=model.settings.batch_size,
+        device=model.device,
         title="beyond the paper on test",
         reporter=reporter,
     )
