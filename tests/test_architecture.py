@@ -33,6 +33,27 @@ def test_layers_cover_the_package() -> None:
     assert parts - {"__init__", "__pycache__", "py"} == set(heights())
 
 
+def test_what_the_page_says_to_change_is_there() -> None:
+    """Files by the end of their path; names of code by their definition."""
+    section = PAGE.split("## Where to put what")[1].split("\n## ")[0]
+    named = set(re.findall(r"`([\w./]+)`", section))
+    files = [
+        f"/{path.relative_to(ROOT)}"
+        for part in ("src", "tests")
+        for path in (ROOT / part).rglob("*.*")
+    ]
+    code = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    paths = {name for name in named if name.endswith((".py", ".json"))}
+    others = named - paths - set(heights())
+    words = {name.rpartition(".")[2] for name in others if re.search("[A-Z_]", name)}
+    assert len(paths) > 15
+    assert len(words) > 15
+    assert {path for path in paths if not any(file.endswith(f"/{path}") for file in files)} == set()
+    defined = r"^ *(?:def|class) {0}\b|^ *{0}\b[^=\n]*="
+    missing = {word for word in words if not re.search(defined.format(word), code, re.MULTILINE)}
+    assert missing == set()
+
+
 def test_steps_of_the_page_are_in_the_trace_in_this_order(found: dict[str, Trace]) -> None:
     shown = re.findall(r"^runs > ([\w.]+)$", PAGE, flags=re.MULTILINE)
     taken = iter([f"{call.module}.{call.function}" for call, _ in steps(found["adapt"])])

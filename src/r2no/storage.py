@@ -162,9 +162,14 @@ def write_bytes(path: PathLike, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
+def write_text(path: PathLike, text: str) -> None:
+    """Write ``text`` as UTF-8, as :func:`write_bytes` does."""
+    write_bytes(path, text.encode())
+
+
 def write_json(path: PathLike, content: Any) -> None:
     """Write ``content`` as indented JSON, atomically; see :func:`strict_json` for infinity."""
-    write_bytes(path, json_text(content).encode())
+    write_text(path, json_text(content))
 
 
 def json_text(content: Any) -> str:

@@ -4,20 +4,17 @@ import io
 import sys
 
 import pytest
-from tests.support.adapting import SETTINGS, Source
+from tests.support.adapting import SETTINGS, Source, split
 from tests.support.waves import travelling_wave
 
 import r2no
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.data import ArrayWindows
-from r2no.errors import ConfigError
+from r2no.data.window import Chosen
+from r2no.errors import ConfigError, EmptySplitError
 from r2no.progress import Reporter
 from r2no.settings import changed
 from r2no.training import TrainSettings
-
-
-def split(seeds):
-    return ArrayWindows([travelling_wave(s) for s in seeds], 4, 4, stride=3, measured=(0,))
 
 
 @pytest.mark.parametrize(
@@ -84,3 +81,9 @@ def test_progress_is_shown_where_someone_watches(stream, quiet, monkeypatch):
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.setattr(sys, "stderr", stream())
     assert Reporter.default().quiet == quiet
+
+
+def test_update_names_its_windows_where_there_are_none():
+    model = r2no.adapt(Source(), split(range(2)), split(range(10, 14)), members=0)
+    with pytest.raises(EmptySplitError, match="`windows` holds no windows"):
+        model.update(Chosen(split([20]), []))

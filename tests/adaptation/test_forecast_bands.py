@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from tests.support.adapting import SETTINGS, Source, own_operator
+from tests.support.adapting import SETTINGS, Source, own_operator, split
 from tests.support.recordings import HISTORY, HORIZON, recording
 from tests.support.waves import travelling_wave
 from typer.testing import CliRunner
@@ -18,11 +18,6 @@ from r2no.data import ArrayWindows, collate
 from r2no.errors import ConfigError, FileDamagedError, NotFittedError
 
 COVERAGES = (0.5, 0.8, 0.9)
-
-
-def split(seeds, **options):
-    waves = [travelling_wave(seed) for seed in seeds]
-    return ArrayWindows(waves, 4, 4, stride=3, measured=(0,), **options)
 
 
 def instant(fit, train=None, **options):

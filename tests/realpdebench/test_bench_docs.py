@@ -45,6 +45,12 @@ def test_every_study_and_figure_is_listed():
     assert {found["name"] for name, found in listed if name == "figure"} == set(FIGURES)
 
 
+def test_help_names_every_study_and_figure():
+    commands = typer.main.get_command(app).commands["bench"].commands
+    for name, known in (("table", STUDIES), ("figure", FIGURES)):
+        assert set(known) <= set(re.findall(r"[\w-]+", commands[name].help)), name
+
+
 def test_every_figure_and_table_of_the_paper_is_listed():
     elements = re.findall(r"^\| ([^|]+) \|", SECTION, re.M)
     for wanted in (

@@ -1,6 +1,7 @@
 """A toy adaptation: sources of every kind, settings and splits that take a second."""
 
 import copy
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,9 @@ class Source(nn.Module):
         return self.factor * self.last(history)
 
 
-def split(seeds: range) -> ArrayWindows:
-    return ArrayWindows([travelling_wave(s) for s in seeds], 4, 4, stride=3, measured=(0,))
+def split(seeds: Iterable[int], **options: Any) -> ArrayWindows:
+    waves = [travelling_wave(seed) for seed in seeds]
+    return ArrayWindows(waves, 4, 4, stride=3, measured=(0,), **options)
 
 
 TRAIN, FIT = split(range(2)), split(range(10, 14))

@@ -85,7 +85,7 @@ def adapt(
         return Task(*parts, work, reporter, place).carried_out(settings, improved)
 
 
-def prepare(
+def adapt_ahead(
     source: Operator,
     train: Windows,
     fit: Windows,

@@ -59,13 +59,15 @@ def free_groups(
     ``probe`` is a history with the source's answer, on which they are checked before the mean is
     taken, which reads all of ``train``.
     """
-    recalled: list[ColumnGroup] = []
-    if chosen.recall:
-        recalled.append(Recall(int(chosen.recall), bool(chosen.partners)))
-    check_groups([*recalled, *further], *probe, train.fields)
+    own = _recalled(chosen)
+    check_groups([*own, *further], *probe, train.fields)
     if chosen.mean_field:
-        recalled.append(MeanField.of(train, batch_size=batch_size, reporter=reporter))
-    return (*recalled, *further)
+        own.append(MeanField.of(train, batch_size=batch_size, reporter=reporter))
+    return (*own, *further)
+
+
+def _recalled(chosen: EnsembleSettings) -> list[ColumnGroup]:
+    return [Recall(int(chosen.recall), bool(chosen.partners))] if chosen.recall else []
 
 
 def columns_of(
@@ -89,9 +91,7 @@ def expected(
 ) -> tuple[Columns, FourierCells, int]:
     """Columns, finest cells and groups of lead time of a run, before there is anything to fit."""
     settings = resolved(settings, fields)
-    chosen, groups = settings.ensemble, list[ColumnGroup]()
-    if chosen.recall:
-        groups.append(Recall(int(chosen.recall), bool(chosen.partners)))
+    chosen, groups = settings.ensemble, _recalled(settings.ensemble)
     if chosen.mean_field:
         groups.append(MeanField(torch.zeros(1)))
     centred = chosen.cells != "published"

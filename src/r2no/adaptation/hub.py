@@ -80,7 +80,7 @@ def upload(
         folder = model.save(Path(work) / "artifact", include_source=include_source)
         included = read_manifest(folder)["source"]["included"]
         text = model_card(model, repo_id=repo_id, **card, included=included)
-        storage.write_bytes(folder / "README.md", text.encode())
+        storage.write_text(folder / "README.md", text)
         api.create_repo(repo_id, private=private, exist_ok=True)
         commit: Any = api.upload_folder(
             repo_id=repo_id, folder_path=folder, revision=revision, commit_message=message

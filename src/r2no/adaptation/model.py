@@ -40,6 +40,7 @@ from r2no.ensemble.familiar import described
 from r2no.errors import NonFiniteError, NotFittedError, ShapeError
 from r2no.progress import SILENT, Reporter
 from r2no.scoring import Metrics, score
+from r2no.settings import changed
 from r2no.training import asked
 
 IncludeSource = bool | Literal["auto"]
@@ -290,14 +291,13 @@ class AdaptedModel:
         steps = max(point.depth, 1)  # without members it is of no consequence
         loops = replace(self.loops, modules=self.loops.modules[: point.members], steps=steps)
         squared = self.fit_errors.squared[: point.members, : steps + 1]
-        repair = self.settings.repair.model_copy(update={"steps": steps})
-        update = {"members": point.members, "repair": repair}
+        repair = changed(self.settings.repair, steps=steps)
         return replace(
             self,
             loops=loops,
             ensemble=self.ensemble.derive(members=point.members, depth=point.depth or None),
             fit_errors=replace(self.fit_errors, squared=squared),
-            settings=self.settings.model_copy(update=update),
+            settings=changed(self.settings, members=point.members, repair=repair),
             calibration=None,  # of the larger model
         )
 

@@ -70,16 +70,37 @@ def further_forecasts(model: AdaptedModel) -> dict[str, FittedEnsemble]:
     }
 
 
-def roll_out(
+def observe(
     model: AdaptedModel,
+    windows: Windows,
     chosen: Mapping[str, FittedEnsemble],
+    observers: Sequence[Observer],
+    *,
     operators: Mapping[str, Operator] | None = None,
-) -> Forecaster:
-    """The forecaster of :func:`r2no.scoring.score` for readouts: one roll-out per batch for all.
+    title: str,
+    reporter: Reporter = SILENT,
+) -> dict[str, float]:
+    """One pass over a split with one roll-out per batch for all readouts; observers see all of it.
 
-    Forecasts, in this order, are those of ``operators``, the ``source`` and the readouts.
+    Forecasts, in this order, are those of ``operators``, the ``source`` and the readouts. Returns
+    the seconds that each part took.
     """
-    loops, others = model.loops, operators or {}
+    return score(
+        _roll_out(model, chosen, operators or {}),
+        windows,
+        observers,
+        batch_size=model.settings.batch_size,
+        device=model.device,
+        title=title,
+        reporter=reporter,
+    )
+
+
+def _roll_out(
+    model: AdaptedModel, chosen: Mapping[str, FittedEnsemble], others: Mapping[str, Operator]
+) -> Forecaster:
+    """What :func:`r2no.scoring.score` asks for the forecasts of a batch."""
+    loops = model.loops
     joint = Readouts({name: one.spread for name, one in chosen.items()}) if chosen else None
 
     def forecasts(numbers: range, window: Window, watch: Watch) -> Iterator[tuple[str, Tensor]]:
@@ -126,12 +147,12 @@ def score_readouts(
     errors by depth and band of the roll-out.
     """
     metrics, depths = Metrics(model.fields.measured), Depths(model.fit_errors.cleared())
-    score(
-        roll_out(model, chosen, operators),
+    observe(
+        model,
         windows,
+        chosen,
         [depths, metrics, *observers],
-        batch_size=model.settings.batch_size,
-        device=model.device,
+        operators=operators,
         title="scoring on test",
         reporter=reporter,
     )

@@ -16,6 +16,7 @@ from r2no.data.window import Placed, Windows, trajectories
 from r2no.ensemble.holdout import folds_of_one_block, one_block
 from r2no.errors import FingerprintError, GridMismatchError
 from r2no.progress import SILENT, Reporter
+from r2no.settings import changed
 from r2no.training import cached_source, operator_identity, same_answer
 
 
@@ -33,8 +34,7 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
         )
         settings = model.settings
         if model.ensemble.scoring_sums is None:  # judged by its own weighting
-            same = settings.ensemble.model_copy(update={"target": None})
-            settings = settings.model_copy(update={"ensemble": same})
+            settings = changed(settings, ensemble=changed(settings.ensemble, target=None))
         known = model.ensemble.plan.recordings is not None
         short = not can_part(windows, settings)
         held_out = one_block(windows.origins) if short else held_out_blocks(windows, settings)

@@ -330,7 +330,7 @@ def _trained(
         *splits,
         normalisers,
         repair.objective(),
-        repair.train.model_copy(update={"seed": seed}),
+        changed(repair.train, seed=seed),
         folder=work / f"repair-{seed}{suffix}",
         title=f"repair module {number + 1} of {settings.members}",
         reporter=reporter,

@@ -25,7 +25,7 @@ from r2no.data.array_checks import (
 from r2no.data.gaps import fill_gaps
 from r2no.data.lazy import as_mask, without_mask
 from r2no.data.mapped import MappedFile
-from r2no.data.window import Fields, Window
+from r2no.data.window import Fields, Window, with_constants
 from r2no.errors import (
     ConfigError,
     EmptySplitError,
@@ -156,14 +156,15 @@ class ArrayWindows(Dataset[Window]):
         frames = self.fields.history_frames
         stop = start + frames + self.fields.horizon_frames
         values = _as_tensor(self._trajectories[number][start:stop], self._dtype)
+        constants = self._constants[number]
         if not self._gaps and not self._beyond:
-            return Window(self._with_constants(values[:frames], number), values[frames:], None)
+            return Window(with_constants(values[:frames], constants), values[frames:], None)
         valid = self._valid(values, number, start)
         history = fill_gaps(values[:frames], valid[:frames])
         target = torch.where(valid[frames:], values[frames:], torch.zeros((), dtype=self._dtype))
         missing = (stop - start - len(values), *values.shape[1:])
         return Window(
-            self._with_constants(history, number),
+            with_constants(history, constants),
             torch.cat([target, target.new_zeros(missing)]),
             torch.cat([valid[frames:], valid.new_zeros(missing)]),
         )
@@ -231,13 +232,6 @@ class ArrayWindows(Dataset[Window]):
         if valid.ndim < values.ndim:
             valid = valid[..., None]
         return valid.expand(values.shape).clone()
-
-    def _with_constants(self, history: Tensor, number: int) -> Tensor:
-        constants = self._constants[number]
-        if not constants:
-            return history
-        extra = torch.tensor(constants, dtype=history.dtype)
-        return torch.cat([history, extra.expand(*history.shape[:-1], -1)], -1)
 
     def _unmask(self) -> None:
         """Take what is masked in masked arrays as missing, beside what ``mask`` says."""

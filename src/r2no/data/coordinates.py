@@ -258,9 +258,11 @@ def check_space(fields: Fields, space: Sequence[Axis], mine: str, theirs: str) -
 
 
 def _check_units(what: str, axis: Axis, expected: str, mine: str) -> None:
+    """Compare units of an axis; of "days since ..." the days, since recordings begin anywhere."""
     what = f"The coordinate of {what} of {mine}"
-    if not conversion(axis.units, expected, what=what).trivial:
-        raise _other_units(what, axis.units, expected)
+    given, wanted = (text.partition(" since ")[0] for text in (axis.units, expected))
+    if not conversion(given, wanted, what=what).trivial:
+        raise _other_units(what, given, wanted)
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ def _mask(data: xr.Dataset, name: str, dims: Sequence[str], where: str) -> LazyT
             f"{tuple(sorted(extra))}. One mask serves all channels."
         )
     if dims[0] not in variable.dims:
-        variable = variable.set_dims({**{dims[0]: data.sizes[dims[0]]}, **variable.sizes})
+        variable = variable.set_dims({dims[0]: data.sizes[dims[0]], **variable.sizes})
     missing = {dim: data.sizes[dim] for dim in dims if dim not in variable.dims}
     if missing:
         variable = variable.set_dims({**missing, **variable.sizes})

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from r2no import ranks
 from r2no._repr import brief_repr, named_units
-from r2no._types import Grid
+from r2no._types import Grid, Number
 from r2no.data import readers
 from r2no.data.ahead import ahead
 from r2no.devices import CPU, sent
@@ -223,6 +223,14 @@ class Placed(Seen):
     def __init__(self, windows: Windows, device: torch.device) -> None:
         super().__init__(windows)
         self.device = device
+
+
+def with_constants(history: Tensor, constants: Sequence[Number]) -> Tensor:
+    """A history with its constants as further channels, the same at every frame and point."""
+    if not constants:
+        return history
+    values = torch.tensor(constants, dtype=history.dtype)
+    return torch.cat([history, values.expand(*history.shape[:-1], -1)], -1)
 
 
 def gather(windows: Windows, numbers: Sequence[int]) -> Window:

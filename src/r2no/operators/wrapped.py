@@ -19,6 +19,7 @@ from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
 from r2no.errors import ConfigError, LayoutError, ShapeError
 from r2no.operators.opening import check_finite
+from r2no.training.operator import Normalised
 
 #: What networks raise when a shape does not suit them.
 _COMPLAINTS = (RuntimeError, ValueError, IndexError, AssertionError, TypeError)
@@ -123,13 +124,8 @@ def usual_layouts(dimensions: int) -> tuple[str, ...]:
     return tuple(text.format(s=" ".join(_SPACE[dimensions])) for text in _USUAL)
 
 
-class WrappedOperator(nn.Module):
+class WrappedOperator(Normalised):
     """A network with its layout, units and time stepping; made by :func:`wrap`."""
-
-    history_shift: Tensor
-    history_scale: Tensor
-    target_shift: Tensor
-    target_scale: Tensor
 
     def __init__(
         self,
@@ -147,9 +143,8 @@ class WrappedOperator(nn.Module):
         self.layout, self.fields, self.one_step = layout, fields, one_step
         self.frames, self.conditioning = frames, conditioning
         self._normalised = normaliser is not None
-        for name, statistics in zip(("history", "target"), normaliser or (), strict=False):
-            self.register_buffer(f"{name}_shift", statistics.shift)
-            self.register_buffer(f"{name}_scale", statistics.scale)
+        if normaliser is not None:
+            self.keep(*normaliser)
 
     def __repr__(self) -> str:
         steps = ", one step at a time" if self.one_step else ""
@@ -158,13 +153,8 @@ class WrappedOperator(nn.Module):
 
     @property
     def normaliser(self) -> tuple[Normaliser, Normaliser] | None:
-        """Of history and target; their numbers are buffers, so they move and load with the rest."""
-        if not self._normalised:
-            return None
-        return (
-            Normaliser.trusted(self.history_shift, self.history_scale),
-            Normaliser.trusted(self.target_shift, self.target_scale),
-        )
+        """Of history and target, if the network works in normalised units."""
+        return self.normalisers if self._normalised else None
 
     @property
     def arguments(self) -> dict[str, Any]:

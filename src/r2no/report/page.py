@@ -155,7 +155,7 @@ def write_report(
         command=command,
         reporter=reporter,
     )
-    storage.write_bytes(out, render(data).encode())
+    storage.write_text(out, render(data))
     return Path(out)
 
 
@@ -341,7 +341,7 @@ def _example(evaluation: Evaluation | None) -> dict[str, Any] | None:
 def _largest_cells(found: dict[str, Any], most: int = 8) -> list[dict[str, Any]]:
     """Cells with the largest share of the source's error, over all channels."""
     rows = [
-        {"channel": channel, **found["cells"][cell], **{"share": share, "gain": gains[cell]}}
+        {"channel": channel, **found["cells"][cell], "share": share, "gain": gains[cell]}
         for channel, shares, gains in zip(
             found["channels"], found["share"][0], found["gain"][0], strict=True
         )

@@ -81,7 +81,7 @@ def finish(
     store_evaluation(path, evaluation)
     page = path.parent / REPORT
     shown = collect(path, title=title, command=command, reporter=reporter)
-    storage.write_bytes(page, render(shown).encode())
+    storage.write_text(page, render(shown))
     if model.verdict is not None:
         reporter.say(f"{model.verdict}.")
     return Finished(path, scores, errors, watch, evaluation, shown.contributions)

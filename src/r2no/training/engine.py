@@ -364,10 +364,10 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def _write_log(folder: Path, rows: list[dict[str, Any]]) -> None:
     """The log as JSON lines and as CSV, one row per validation."""
     lines = "".join(json.dumps(storage.strict_json(row), allow_nan=False) + "\n" for row in rows)
-    storage.write_bytes(folder / f"{_LOG}.jsonl", lines.encode())
+    storage.write_text(folder / f"{_LOG}.jsonl", lines)
     if rows:
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-        storage.write_bytes(folder / f"{_LOG}.csv", text.getvalue().encode())
+        storage.write_text(folder / f"{_LOG}.csv", text.getvalue())

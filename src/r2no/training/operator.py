@@ -18,34 +18,47 @@ SAME_ANSWER = 1e-4
 _OF_THE_CONSTANT = 32 * torch.finfo(torch.float32).eps
 
 
-class PhysicalOperator(nn.Module):
-    """A network between normalisers: physical history in, physical prediction out."""
+class Normalised(nn.Module):
+    """An operator with normalisers, whose numbers are buffers: they move and load with the rest."""
 
     history_shift: Tensor
     history_scale: Tensor
     target_shift: Tensor
     target_scale: Tensor
 
-    def __init__(self, network: nn.Module, history: Normaliser, target: Normaliser) -> None:
-        super().__init__()
-        self.network = network
+    def keep(self, history: Normaliser, target: Normaliser) -> None:
+        """Take the numbers of both."""
         for name, statistics in (("history", history), ("target", target)):
             self.register_buffer(f"{name}_shift", statistics.shift)
             self.register_buffer(f"{name}_scale", statistics.scale)
 
-    def __repr__(self) -> str:
-        number = sum(parameter.numel() for parameter in self.network.parameters())
-        return f"PhysicalOperator({type(self.network).__name__}, {number:,} parameters)"
-
     @property
     def history_normaliser(self) -> Normaliser:
-        """Of what the network is given; its numbers are buffers, so they move and load with it."""
+        """Of what the network is given."""
         return Normaliser.trusted(self.history_shift, self.history_scale)
 
     @property
     def target_normaliser(self) -> Normaliser:
         """Of what the network answers."""
         return Normaliser.trusted(self.target_shift, self.target_scale)
+
+    @property
+    def normalisers(self) -> tuple[Normaliser, Normaliser]:
+        """That of histories and that of targets."""
+        return self.history_normaliser, self.target_normaliser
+
+
+class PhysicalOperator(Normalised):
+    """A network between normalisers: physical history in, physical prediction out."""
+
+    def __init__(self, network: nn.Module, history: Normaliser, target: Normaliser) -> None:
+        super().__init__()
+        self.network = network
+        self.keep(history, target)
+
+    def __repr__(self) -> str:
+        number = sum(parameter.numel() for parameter in self.network.parameters())
+        return f"PhysicalOperator({type(self.network).__name__}, {number:,} parameters)"
 
     def forward(self, history: History) -> Field:
         """The forecast for a history, both in physical units."""

@@ -120,7 +120,7 @@ def train_operator(
         reporter: Where progress is shown.
     """
     channels = list(train.fields.measured if measured_only else range(len(train.fields.channels)))
-    read = TrainingBatches(train, operator.history_normaliser, operator.target_normaliser)
+    read = TrainingBatches(train, *operator.normalisers)
 
     def validate() -> tuple[float, dict[str, float]]:
         scores = validation_scores(operator, validation, validation_batch or settings.batch_size)

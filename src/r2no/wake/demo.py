@@ -114,13 +114,12 @@ def run_demo(
     with sole_run(out / "results.json"):
         place = devices.choose(device)
         wake, pretrained, finetuned, work = prepare(out, settings, reporter, place)
-        normalisers = finetuned.history_normaliser, finetuned.target_normaliser
         adapted = partial(
             adapt,
             finetuned,
             wake.real_train,
             wake.real_fit,
-            normalisers=normalisers,
+            normalisers=finetuned.normalisers,
             folder=work,
             device=place,
             reporter=reporter,

@@ -183,7 +183,7 @@ def table(
     """Print the table of a study: of a run, or without one the paper's numbers.
 
     Studies: main, relative-l2, combination-rule, partition-axes, base-column, columns, ridge,
-    pretrained-source, diagnostic, theory, qualitative, cost.
+    pretrained-source, beyond, diagnostic, theory, qualitative, cost.
 
     Example: r2no bench table main --run bench-out --format latex
     """
@@ -244,4 +244,4 @@ def _write(text: str, output: Path | None) -> None:
     if output is not None:
         from r2no import storage
 
-        storage.write_bytes(output, text.encode())
+        storage.write_text(output, text)

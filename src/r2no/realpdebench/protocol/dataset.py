@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from r2no._types import Number, PathLike
 from r2no.checks import choice, whole
-from r2no.data.window import Fields, Window
+from r2no.data.window import Fields, Window, with_constants
 from r2no.errors import ConfigError, NonFiniteError
 from r2no.realpdebench.files.arrow import ArrowTrajectories
 from r2no.realpdebench.files.folder import Folder, check_version
@@ -173,16 +173,17 @@ class RealPDEBench(Dataset[Window]):
     def __getitem__(self, index: int) -> Window:
         number = range(len(self))[index]
         name, _ = self.pairs[number]
+        constants = self.system.values(name) if self.system.conditioned else ()
         if self.kind == "real":
             history, target = self._cut(number, unmeasured=False)
-            return Window(self._conditioned(history, name), target, None)
+            return Window(with_constants(history, constants), target, None)
         generator = _generator(self.seed, self.epoch, number)
         masked = bool(torch.rand((), generator=generator) < self.system.mask_prob)
         history, target = self._cut(number, unmeasured=not masked)
         if self.noise_scale > 0:
             history = add_noise(history, self.noise_scale, generator)
             target = add_noise(target, self.noise_scale, generator)
-        return Window(self._conditioned(history, name), target, None)
+        return Window(with_constants(history, constants), target, None)
 
     def _cut(self, number: int, *, unmeasured: bool) -> tuple[Tensor, Tensor]:
         """History and target as stored, two views of one array."""
@@ -194,14 +195,6 @@ class RealPDEBench(Dataset[Window]):
         )
         _check_finite(values, self.system, name, start)
         return values[: self.system.history_frames], values[self.system.history_frames :]
-
-    def _conditioned(
-        self, history: Float[Tensor, "time height width channel"], name: str
-    ) -> Float[Tensor, "time height width history_channel"]:
-        if not self.system.conditioned:
-            return history
-        values = torch.tensor(self.system.values(name), dtype=history.dtype)
-        return torch.cat([history, values.expand(*history.shape[:-1], -1)], dim=-1)
 
     def _listed(self, excluded: set[str]) -> list[WindowStart]:
         pairs = [pair for pair in self.index.windows(self.split) if pair[0] not in excluded]

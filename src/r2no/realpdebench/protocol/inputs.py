@@ -139,7 +139,7 @@ class Source(NamedTuple):
     @property
     def normalisers(self) -> tuple[Normaliser, Normaliser]:
         """That of histories and that of targets."""
-        return self.operator.history_normaliser, self.operator.target_normaliser
+        return self.operator.normalisers
 
 
 def open_source(

@@ -18,7 +18,7 @@ from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.inputs import Source, open_source, open_windows
 from r2no.realpdebench.study.studies import BACKBONES, SOURCES, SourceName
 from r2no.realpdebench.systems import SPLITS, SYSTEMS
-from r2no.settings import valid
+from r2no.settings import changed, valid
 from r2no.training import TrainSettings
 from r2no.training.config import Workers
 
@@ -163,7 +163,7 @@ class BenchConfig(BaseModel, frozen=True, extra="forbid"):
         published = self.adapt()
         kept = {"radial", "angular", "extent", "weight_exponent"}
         ensemble = EnsembleSettings(**published.ensemble.model_dump(include=kept))
-        return published.model_copy(update={"ensemble": ensemble})
+        return changed(published, ensemble=ensemble)
 
     def windows(self, system: str) -> dict[str, RealPDEBench]:
         """The windows of the three real splits of a system, by their names."""

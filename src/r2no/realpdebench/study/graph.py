@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from r2no import ranks, storage
-from r2no.adaptation.adapting import prepare
+from r2no.adaptation.adapting import adapt_ahead
 from r2no.adaptation.stored import is_artifact
 from r2no.errors import R2NOError
 from r2no.locks import sole_run
@@ -101,7 +101,7 @@ def _work(config: BenchConfig, job: Job, reporter: Reporter) -> None:
     prepare_data(config)
     if job.pair is None:
         table = study_sheet("main", config.out, norm=config.norm).render("md")
-        storage.write_bytes(config.out / f"{job.name}.md", table.encode())
+        storage.write_text(config.out / f"{job.name}.md", table)
         return
     check_sources(config)
     checkpoint = obtain_source(job.pair, reporter)
@@ -118,7 +118,7 @@ def _prepare_pair(place: Pair, checkpoint: Path, member: int | None, reporter: R
     if ranks.agreed(is_artifact(folder / ARTIFACT)):
         return
     source = place.open(checkpoint, reporter)
-    prepare(
+    adapt_ahead(
         source.operator,
         windows["train"],
         windows["val"],

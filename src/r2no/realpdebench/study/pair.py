@@ -10,7 +10,7 @@ from torch import nn
 
 from r2no import ranks, storage
 from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, load, readouts
-from r2no.adaptation.named_readouts import further_forecasts, roll_out
+from r2no.adaptation.named_readouts import further_forecasts, observe
 from r2no.adaptation.stored import is_artifact
 from r2no.data.window import Windows
 from r2no.locks import sole_run
@@ -29,7 +29,7 @@ from r2no.realpdebench.study.readouts import (
 )
 from r2no.realpdebench.study.theory import errors_by_trajectory, selection_summary
 from r2no.runs.finish import ARTIFACT, computed_on
-from r2no.scoring import Metrics, score
+from r2no.scoring import Metrics
 from r2no.training import Persistence
 
 
@@ -190,11 +190,12 @@ def run_beyond(
     chosen = {new: found[old] for old, new in names.items() if old in found}
     others = {"persistence": Persistence.of(fields)}
     metrics = Metrics(fields.measured, scored=protocol.scored)
-    score(
-        roll_out(model, {**chosen, **further_forecasts(model)}, others),
+    observe(
+        model,
         windows["test"],
+        {**chosen, **further_forecasts(model)},
         [metrics],
-        batch_size=model.settings.batch_size,
+        operators=others,
         title="beyond the paper on test",
         reporter=reporter,
     )

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from r2no.adaptation import AdaptedModel, readouts
-from r2no.adaptation.named_readouts import roll_out
+from r2no.adaptation.named_readouts import observe
 from r2no.data.window import Windows
 from r2no.ensemble import DepthErrors, FittedEnsemble
 from r2no.progress import SILENT, Reporter
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import MeasuredChannels, Protocol
 from r2no.realpdebench.study.theory import WINDOWS, Contraction
-from r2no.scoring import Depths, Metrics, Sample, score
+from r2no.scoring import Depths, Metrics, Sample
 from r2no.spectral import FourierCells, forward
 from r2no.spectral.cells import spectrum_energy
 from r2no.spectral.transforms import channel_picker, space_last
@@ -137,12 +137,11 @@ def run_pass(
     contraction = Contraction(model.loops, windows, theory)
     sample = Sample(SHOWN, len(windows) // 2)
     checks = [MeasuredChannels(windows)] if isinstance(windows, RealPDEBench) else []
-    seconds = score(
-        roll_out(model, chosen.ensembles),
+    seconds = observe(
+        model,
         windows,
+        chosen.ensembles,
         [*checks, depths, contraction, metrics, sample],
-        batch_size=model.settings.batch_size,
-        device=model.device,
         title="all readouts on test",
         reporter=reporter,
     )

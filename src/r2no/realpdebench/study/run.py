@@ -91,7 +91,7 @@ def run_unit(config: BenchConfig, unit: Unit, reporter: Reporter = SILENT) -> li
         except Exception as error:  # one pair must not end the study; it is reported
             if ranks.world_size() > 1:  # but its processes would no longer be at the same place
                 raise
-            storage.write_bytes(note, traceback.format_exc().encode())
+            storage.write_text(note, traceback.format_exc())
             text = f"({type(error).__name__}: {error}) see {note}"
             outcomes.append(Outcome(place.name, "failed", text))
         else:

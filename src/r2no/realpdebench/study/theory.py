@@ -11,13 +11,13 @@ from torch import Tensor
 
 from r2no import devices
 from r2no.adaptation import AdaptedModel, RepairLoops
-from r2no.adaptation.named_readouts import roll_out
+from r2no.adaptation.named_readouts import observe
 from r2no.data.window import Window, Windows
 from r2no.ensemble import contraction_report, selection_price
 from r2no.ensemble.diagnostics import ContractionReport
 from r2no.progress import Reporter
 from r2no.repair_loop import completed_target
-from r2no.scoring import Observer, score
+from r2no.scoring import Observer
 from r2no.spectral import FourierCells, cell_energy
 
 WINDOWS = 8
@@ -154,15 +154,7 @@ def errors_by_trajectory(
     loops = model.loops
     first = replace(model, loops=replace(loops, modules=loops.modules[:1]))
     errors = TrajectoryErrors(windows, model.ensemble.cells, loops.steps + 1)
-    score(
-        roll_out(first, {}),
-        windows,
-        [errors],
-        batch_size=model.settings.batch_size,
-        device=model.device,
-        title="errors by cell on fit",
-        reporter=reporter,
-    )
+    observe(first, windows, {}, [errors], title="errors by cell on fit", reporter=reporter)
     return errors.means()
 
 
