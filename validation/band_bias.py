@@ -29,12 +29,11 @@ from r2no.wake.demo import DemoSettings, prepare
 class Weighed(calibrating._Task):
     """The library's own, which keeps the model as it was and the weights of its folds."""
 
-    def bands(self, reporter):
+    def bands(self, apart, reporter):
         """As in the library."""
         Weighed.model = self._model
-        weights = self._model.ensemble.held_out_weights()
-        Weighed.folds = [self._model.ensemble.spread_of(each) for each in weights]
-        return super().bands(reporter)
+        Weighed.folds = [self._model.ensemble.spread_of(each) for each in apart]
+        return super().bands(apart, reporter)
 
 
 def inside(residuals, coverage):
@@ -53,6 +52,7 @@ def inside(residuals, coverage):
             totals=own * residuals.totals,
             counts=own * residuals.counts,
             folds=folds,
+            outer=(),
             steepness=replace(steep, totals=own * steep.totals, windows=windows),
         )
         try:

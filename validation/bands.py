@@ -48,7 +48,7 @@ def constant_widths(residuals):
         ones = residuals.counts[..., channel : channel + 1]
         kept = group[own].bincount(minlength=len(residuals.kept))
         sample = (residuals.sizes[own], residuals.places[own] // channels, kept)
-        bands = Bands.of(Residuals(ones, ones, *sample, residuals.folds))
+        bands = Bands.of(Residuals(ones, ones, *sample, residuals.folds, outer=residuals.outer))
         found.append(torch.stack([bands.half_width(p) for p in COVERAGES]))
     return torch.cat(found, -1)
 

@@ -159,6 +159,16 @@ def test_update_and_merge_carry_the_bands_of_both(model, fit):
     assert r2no.AdaptedModel.merge(model, updated).calibration.bands.groups > bands.groups
 
 
+def test_bands_of_one_recording_have_the_level_of_its_ends(model, tmp_path):
+    wave = travelling_wave(40)
+    one = instant(ArrayWindows([wave], 4, 4, measured=(0,)))
+    folds, found = one.calibration.bands.residuals.folds, one.calibration.bands.residuals.outer
+    assert {0, len(folds) - 1} <= set(found) < set(range(len(folds)))
+    again = r2no.load(one.save(tmp_path / "model"), Source())
+    assert again.calibration.bands.residuals.outer == found
+    assert model.calibration.bands.residuals.outer == ()  # of several recordings
+
+
 def test_a_truncated_model_has_no_bands_unless_it_was_adapted_so(model, fit):
     settings = SETTINGS.model_copy(update={"members": 1, "budget": 1})
     assert r2no.adapt(Source(), split(range(3)), fit, settings=settings).calibration is not None

@@ -6,7 +6,7 @@ import xarray as xr
 import r2no
 from r2no.data import ArrayWindows
 from r2no.data.splits import apart
-from r2no.ensemble.holdout import blocks, halves
+from r2no.ensemble.holdout import blocks, halves, outer_folds
 from r2no.errors import EmptySplitError
 
 
@@ -114,6 +114,26 @@ def test_short_recording_gives_parts_whose_targets_do_not_overlap(length, folds)
     assert len(judged) == len(set(judged))
     for fit, score in sides(plan, windows[:, 1]):
         assert int((fit[:, None] - score).abs().min()) >= 6
+
+
+@pytest.mark.parametrize("length", [13, 40, 56, 90, 200])
+@pytest.mark.parametrize("order", ["in time", "shuffled"])
+def test_outer_folds_score_beyond_all_that_they_fit_on(length, order):
+    windows = origins(range(length))
+    if order == "shuffled":
+        windows = windows[torch.randperm(length, generator=torch.Generator().manual_seed(0))]
+    plan = blocks(windows, horizon=6)
+    found = outer_folds(plan, windows)
+    assert {0, len(plan.folds) - 1} <= set(found)
+    for number, (fit, score) in enumerate(sides(plan, windows[:, 1])):
+        between = fit.min() < score.min() and score.max() < fit.max()
+        assert bool(between) == (number not in found)
+
+
+@pytest.mark.parametrize("recordings", [2, 3, 4, 9])
+def test_several_recordings_have_no_outer_folds(recordings):
+    windows = origins(*(range(60) for _ in range(recordings)))
+    assert outer_folds(blocks(windows, horizon=6), windows) == ()
 
 
 def test_blocks_do_not_depend_on_the_order_of_windows():

@@ -32,10 +32,11 @@ def residuals(groups, windows, seed, *, apart=0.3, shape=SHAPE):
     return size * noise * tails * GRID[tuple(slice(n) for n in shape)]
 
 
-def calibrate(values, folds=None):
+def calibrate(values, folds=None, outer=()):
     """Bands from residuals (group, window, ...), NaN in gaps."""
     group = torch.arange(len(values)).repeat_interleave(values.shape[1])
-    gathered = ResidualGatherer(group, folds or folds_of(len(values)), values.shape[2:])
+    folds = folds or folds_of(len(values))
+    gathered = ResidualGatherer(group, folds, values.shape[2:], outer=outer)
     gathered.add(torch.arange(len(group)), values.abs().flatten(0, 1))
     return Bands.of(gathered.residuals())
 
@@ -72,6 +73,57 @@ def test_wider_coverage_gives_wider_bands():
     bands = calibrate(residuals(8, 4, 1))
     widths = [bands.half_width(p) for p in (0.1, 0.5, 0.8, 0.9, 0.95)]
     assert all(bool((a < b).all()) for a, b in pairwise(widths))
+
+
+def going_on(seed, *, beyond):
+    """Six stretches, forecast worse by a factor where nothing was fitted on one side; then more."""
+    values = residuals(7, 6, seed, apart=0.0)
+    values[[0, 5, 6]] *= beyond
+    return values[:-1], values[-1]
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9])
+def test_bands_hold_beyond_the_fit_as_outer_folds_do(coverage):
+    found = {(): [], (0, 5): []}
+    for seed in range(40):
+        old, new = going_on(seed, beyond=1.5)
+        for outer, shares in found.items():
+            bands = calibrate(old, outer=outer)
+            shares.append(float((new.abs() <= bands.half_width(coverage)).float().mean()))
+    assert np.mean(found[()]) < coverage - 0.04
+    assert coverage <= np.mean(found[0, 5]) <= coverage + 0.04
+
+
+def test_bands_of_outer_folds_are_nested():
+    old, _ = going_on(0, beyond=2.0)
+    old[[0, 5]] = old[[0, 5]].clamp(-1.5, 1.5)  # lighter tails than all scores have
+    bands = calibrate(old, outer=(0, 5))
+    factors = [bands.factor(p) for p in np.linspace(0.02, 0.98, 49).tolist()]
+    assert all(a < b for a, b in pairwise(factors))
+
+
+def test_outer_folds_make_no_difference_where_all_are():
+    values = residuals(2, 6, 0)
+    assert calibrate(values, outer=(0, 1)).factor(0.5) == calibrate(values).factor(0.5)
+
+
+def test_merged_bands_have_no_outer_folds():
+    parts = [going_on(seed, beyond=1.5)[0] for seed in (1, 2)]
+    whole, plain = (
+        calibrate(parts[0], outer=one).merge(calibrate(parts[1], outer=two))
+        for one, two in (((0, 5), (0, 5)), ((), ()))
+    )
+    assert torch.equal(whole.half_width(0.9), plain.half_width(0.9))
+
+
+def test_stored_outer_folds_are_kept_and_may_be_missing():
+    bands = calibrate(going_on(3, beyond=1.5)[0], outer=(0, 5))
+    tensors, settings = bands.state()
+    assert Bands.from_state(tensors, settings).factor(0.9) == bands.factor(0.9)
+    older = {name: part for name, part in settings.items() if name != "outer"}
+    assert Bands.from_state(tensors, older).factor(0.9) < bands.factor(0.9)
+    with pytest.raises(ValueError, match="bands"):
+        Bands.from_state(tensors, {**settings, "outer": [6]})
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1000.0])

@@ -18,6 +18,7 @@ from r2no.ensemble.bands import Bands
 from r2no.ensemble.calibration import Calibration
 from r2no.ensemble.compose import CellWeights
 from r2no.ensemble.familiar import Familiar, described
+from r2no.ensemble.holdout import outer_folds
 from r2no.ensemble.residuals import ResidualGatherer
 from r2no.ensemble.steepness import steepness
 from r2no.progress import Reporter
@@ -64,7 +65,13 @@ class _Task:
         self._numbers = judged[:: -(-len(judged) // _MOST_WINDOWS)]  # of the windows that are used
         self._groups = held_out.group[self._numbers]
         shape = (*model.fields.target_shape[:-1], len(self._measured))
-        self._gathered = ResidualGatherer(self._groups, held_out.folds, shape, steep=True)
+        self._gathered = ResidualGatherer(
+            self._groups,
+            held_out.folds,
+            shape,
+            steep=True,
+            outer=outer_folds(held_out, windows.origins),
+        )
         history = windows[int(self._numbers[0])].history[None, ..., self._measured]
         width = described(history).shape[1]
         self._features = torch.zeros(len(self._numbers), width, dtype=torch.float64)

@@ -12,6 +12,10 @@ groups it fits on. Where every group is one point, p' is the (n + 1)/n of split 
 The scale in use rests on all groups, those of the folds on a share f of them, and the excess that
 the noise of a scale brings falls as one over its data. So, with q_seen of scores by the scale that
 is used, which has no such excess, q = q_seen^(1 - f) q_apart^f.
+
+What a single recording goes on to lies beyond all that the model was fitted on, as outer folds
+alone do; blocks in between are forecast better. Their scores reach coverage p where all do at
+F(q_outer(p)), and that level takes the place of p.
 """
 
 import math
@@ -130,9 +134,18 @@ class Bands:
 
     def _found(self, coverage: float) -> float:
         """The factor of a scale with as much data as there are."""
-        every = range(self.scores.shape[1])
-        seen, apart = _quantile(self._shares(1, every), coverage), self._apart(coverage)
+        every, level = range(self.scores.shape[1]), self._level(coverage)
+        seen, apart = _quantile(self._shares(1, every), level), self._apart(level, coverage)
         return math.exp((1 - self._part) * math.log(seen) + self._part * math.log(apart))
+
+    def _level(self, coverage: float) -> float:
+        """The share of all scores up to where outer folds have this one."""
+        folds, outer = self.residuals.folds, self.residuals.outer
+        if not outer or len(outer) == len(folds):
+            return coverage
+        groups = [group for number in outer for group in folds[number][1]]
+        reached = _quantile(self._shares(0, groups), coverage)
+        return _share(self._shares(0, range(self.scores.shape[1])), reached)
 
     @property
     def _part(self) -> float:
@@ -141,8 +154,8 @@ class Bands:
         parts = [float(sizes[list(fit)].sum() / sizes.sum()) for fit, _ in self.residuals.folds]
         return sum(parts) / len(parts)
 
-    def _apart(self, coverage: float) -> float:
-        """Halve the interval of levels until the held-out share is the coverage."""
+    def _apart(self, wanted: float, coverage: float) -> float:
+        """Halve the interval of levels until the held-out share is what this coverage takes."""
         folds = self.residuals.folds
         pairs = [(self._shares(0, fit), self._shares(0, score)) for fit, score in folds]
         sizes = [float(self.scores[0, list(score)].sum()) for _, score in folds]
@@ -152,16 +165,16 @@ class Bands:
             return float(np.average(parts, weights=sizes))
 
         low, high = 0.0, 1.0
-        if len(pairs) < 2 or held(high) < coverage:
+        if len(pairs) < 2 or held(high) < wanted:
             missed = 1 - held(high) if len(pairs) > 1 else 0.5
-            needed = max(math.ceil(self.groups * missed / (1 - coverage)), self.groups + 1)
+            needed = max(math.ceil(self.groups * missed / (1 - wanted)), self.groups + 1)
             raise EmptySplitError(
                 f"A band of coverage {coverage:g} needs about {needed} held-out blocks, but the "
                 f"fit had {self.groups}. Ask for a lower coverage, or fit on more recordings."
             )
         for _ in range(_TRIES):
             middle = (low + high) / 2
-            low, high = (middle, high) if held(middle) < coverage else (low, middle)
+            low, high = (middle, high) if held(middle) < wanted else (low, middle)
         return _quantile(self._shares(0, range(self.scores.shape[1])), high)
 
     def _shares(self, which: int, groups: Sequence[int]) -> np.ndarray:

@@ -97,6 +97,22 @@ def blocks(origins: Int[Tensor, "window 2"], *, horizon: int, most: int = 12) ->
     return _joined(origins[:, 0], names.tolist(), plans)
 
 
+def outer_folds(held_out: HeldOut, origins: Int[Tensor, "window 2"]) -> tuple[int, ...]:
+    """Folds of a single recording that score what comes before or after all that they fit on.
+
+    They are judged as the model is where the recording goes on; others lie between what they fit
+    on. There are none with several recordings.
+    """
+    if len(origins[:, 0].unique()) > 1:
+        return ()
+    start, found = origins[:, 1], []
+    for number, parts in enumerate(held_out.folds):
+        fit, score = (start[torch.isin(held_out.group, torch.tensor(part))] for part in parts)
+        if len(fit) and len(score) and (fit.max() < score.min() or fit.min() > score.max()):
+            found.append(number)
+    return tuple(found)
+
+
 def one_block(origins: Int[Tensor, "window 2"]) -> HeldOut:
     """All windows as one block, judged by a fit that knows none of them: one of another set."""
     return HeldOut(torch.zeros(len(origins), dtype=torch.long), (((), (0,)),))

@@ -40,6 +40,7 @@ class Residuals:
         folds: Groups to fit on, groups to score on.
         steepness: How steep the forecasts were, at the same places; ``None`` if it was not kept, as
             in files of earlier versions.
+        outer: Numbers of the folds that score beyond all that they fit on; of one recording only.
     """
 
     totals: Maps
@@ -49,6 +50,7 @@ class Residuals:
     kept: Int[Tensor, " group"]
     folds: tuple[Fold, ...]
     steepness: Steepness | None = None
+    outer: tuple[int, ...] = ()
 
     __repr__ = brief_repr
 
@@ -88,7 +90,7 @@ class Residuals:
     def merge(self, other: "Residuals") -> "Residuals":
         """The groups of both. Each fold fits on all groups of the other set too.
 
-        Steepness is kept if both know theirs.
+        So none scores beyond what it fits on any more. Steepness is kept if both know theirs.
         """
         if self.totals.shape[1:] != other.totals.shape[1:]:
             raise ShapeError(
@@ -126,7 +128,8 @@ class Residuals:
             tensors["steep_totals"] = self.steepness.totals.float()
             tensors["steep_windows"] = self.steepness.windows.int()
             tensors["steep_sample"] = self.steepness.sample.float()
-        return tensors, {"folds": [[list(fit), list(score)] for fit, score in self.folds]}
+        folds = [[list(fit), list(score)] for fit, score in self.folds]
+        return tensors, {"folds": folds, "outer": list(self.outer)}
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "Residuals":
@@ -140,8 +143,10 @@ class Residuals:
         )
         folds = tuple((tuple(fit), tuple(score)) for fit, score in settings["folds"])
         named = {group for fold in folds for part in fold for group in part}
+        outer = tuple(settings.get("outer", ()))  # not known to an earlier version
         sound = totals.ndim == 5 and counts.shape in (totals.shape, (len(totals), 1, 1, 1, 1))
         sound = sound and named <= set(range(len(totals))) and kept.shape == (len(totals),)
+        sound = sound and set(outer) <= set(range(len(folds)))
         sound = sound and sizes.shape == places.shape == (int(kept.sum()),)
         sound = sound and all(
             bool((part.isfinite() & (part >= 0)).all())
@@ -151,7 +156,7 @@ class Residuals:
             raise ValueError("sums and sizes of the bands do not fit each other")
         counts = counts.expand_as(totals)
         steep = _steepness(tensors, totals, sizes)
-        return cls(totals, counts, sizes, places.long(), kept.long(), folds, steep)
+        return cls(totals, counts, sizes, places.long(), kept.long(), folds, steep, outer)
 
 
 class ResidualGatherer:
@@ -162,6 +167,7 @@ class ResidualGatherer:
         folds: Groups to fit on, groups to score on.
         shape: Frames, grid and channels of a residual.
         steep: Whether the steepness of the forecasts is taken in too.
+        outer: Numbers of the folds that score beyond all that they fit on.
     """
 
     def __init__(
@@ -171,8 +177,9 @@ class ResidualGatherer:
         shape: Sequence[int],
         *,
         steep: bool = False,
+        outer: tuple[int, ...] = (),
     ) -> None:
-        self._group, self._folds = group, tuple(folds)
+        self._group, self._folds, self._outer = group, tuple(folds), outer
         groups = 1 + max(int(group.max()), *(g for fold in folds for part in fold for g in part))
         self._totals, self._counts = torch.zeros(2, groups, *shape)
         number = self._totals[0].numel()
@@ -218,7 +225,7 @@ class ResidualGatherer:
             windows = self._group.bincount(minlength=len(self._totals))
             steep = Steepness(self._steep_totals, windows, self._steep_sample[known][order])
         parts = (self._totals, self._counts, sizes[order], places[order], kept)
-        return Residuals(*parts, self._folds, steep)
+        return Residuals(*parts, self._folds, steep, self._outer)
 
 
 def _steepness(tensors: Mapping[str, Tensor], totals: Tensor, sizes: Tensor) -> Steepness | None:
