@@ -141,11 +141,12 @@ def test_one_target_serves_several_forecasts(
 def test_a_target_is_transformed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     windows: list[bool] = []
     add = SpectralPass.add
-    monkeypatch.setattr(
-        SpectralPass,
-        "add",
-        lambda self, *parts: (windows.append(self._octant_only), add(self, *parts)),
-    )
+
+    def noted(self: SpectralPass, changing: Tensor, steady: Tensor) -> None:
+        windows.extend([self._octant_only] * len(changing))
+        add(self, changing, steady)
+
+    monkeypatch.setattr(SpectralPass, "add", noted)
     prediction, values = fields((3, 6, 8, 8, 2))
     target = Target(values, measured=2)
     for share in (1.0, 0.5, 0.25):
@@ -160,3 +161,29 @@ def test_targets_for_other_channels_or_with_another_mask_are_refused() -> None:
         Accumulator(1).update(prediction, target)
     with pytest.raises(ConfigError, match="mask"):
         MetricBatches(2, 2).update(prediction, target, torch.ones_like(values, dtype=torch.bool))
+
+
+def test_what_is_known_of_the_targets_is_merged_once_for_all_forecasts() -> None:
+    sums = [Accumulator(2) for _ in range(3)]
+    for seed in range(3):
+        torch.manual_seed(seed)
+        values = torch.randn(2, 6, 8, 8, 2)
+        target = Target(values, measured=2)
+        for share, accumulator in enumerate(sums):
+            accumulator.update((1 + 0.1 * share) * values, target)
+    spreads = [accumulator._sums.spread for accumulator in sums if accumulator._sums]
+    assert spreads[0] is spreads[1] is spreads[2]
+    assert float(spreads[0].visits) == 6
+
+
+@pytest.mark.parametrize("together", [1, 5 * 8 * 12 * 16])
+def test_windows_that_are_worked_on_together_change_rounding_only(
+    together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prediction, target = fields((7, 8, 12, 16, 2))
+    for mask in (None, torch.rand(target.shape, generator=torch.manual_seed(0)) > 0.3):
+        expected = evaluate(prediction, target, measured=2, mask=mask)
+        with monkeypatch.context() as patched:
+            patched.setattr(passes, "_TOGETHER", together)
+            found = evaluate(prediction, target, measured=2, mask=mask)
+        assert found == pytest.approx(expected, rel=1e-12, abs=0)

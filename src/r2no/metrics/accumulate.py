@@ -11,11 +11,11 @@ from r2no.errors import ConfigError, EmptySplitError, R2NOError, ShapeError
 from r2no.metrics.checks import Measured, channel_indices, check_shapes, check_window
 from r2no.metrics.flow import KineticSums, compute_kinetic
 from r2no.metrics.passes import Sums, batch_sums
-from r2no.metrics.pointwise import PointwiseSums, compute_pointwise
+from r2no.metrics.pointwise import PointwiseSums, Spread, compute_pointwise
 from r2no.metrics.spectral import SpectralSums, compute_spectral
 from r2no.metrics.target import Target
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Accumulator:
@@ -100,8 +100,8 @@ class Accumulator:
                 "no measured point was added, so there is nothing to score. "
                 "Call `update` with at least one window that is not wholly masked."
             )
-        pointwise, flow, spectral = self._sums
-        scores = compute_pointwise(pointwise)
+        pointwise, spread, flow, spectral = self._sums
+        scores = compute_pointwise(pointwise, spread)
         if flow is not None and spectral is not None:
             time, height, width, _ = self._shape
             scores |= compute_kinetic(flow)
@@ -114,7 +114,7 @@ class Accumulator:
             f"{group}.{name}": value.clone(memory_format=torch.contiguous_format)
             for group, sums in (self._sums._asdict() if self._sums else {}).items()
             if sums is not None
-            for name, value in sums._asdict().items()
+            for name, value in _named(sums).items()
         }
         measured = self.measured if isinstance(self.measured, int) else list(self.measured)
         shape = None if self._shape is None else list(self._shape)
@@ -136,6 +136,7 @@ class Accumulator:
             accumulator._shape = tuple(metadata["shape"])
             accumulator._sums = Sums(
                 PointwiseSums(**_group(tensors, "pointwise")),
+                Spread(**_group(tensors, "spread")),
                 KineticSums(**flow) if (flow := _group(tensors, "flow")) else None,
                 SpectralSums(**spectral) if (spectral := _group(tensors, "spectral")) else None,
             )
@@ -262,6 +263,11 @@ def evaluate(
     pieces = MetricBatches(measured, metric_batch)
     pieces.update(prediction, target, mask)
     return pieces.compute()
+
+
+def _named(sums: PointwiseSums | Spread | KineticSums | SpectralSums) -> dict[str, Tensor]:
+    names = ("visits", "mean", "total") if isinstance(sums, Spread) else sums._fields
+    return {name: getattr(sums, name) for name in names}
 
 
 def _group(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:

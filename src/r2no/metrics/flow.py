@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from r2no.errors import EmptySplitError, GridMismatchError, NonFiniteError, ShapeError
@@ -25,7 +25,7 @@ class KineticSums(NamedTuple):
 
 
 class KineticPass:
-    """Adds up the windows of a batch, one at a time.
+    """Adds up the windows of a batch, some at a time.
 
     With k = (var_t u + var_t v) / 2, population variances over the frames of a window,
 
@@ -37,39 +37,42 @@ class KineticPass:
     """
 
     def __init__(self) -> None:
-        self._terms: list[Tensor] = []  # of each window: Σ |k_p - k_y|, points
+        self._differences: list[Tensor] = []  # k_p - k_y at each point
+        self._seen: list[Tensor] = []  # points that count, with a mask
 
     def add(
         self,
-        error: Float[Tensor, "time height width channel"],
-        target: Float[Tensor, "time height width channel"],
-        mask: Bool[Tensor, "time height width channel"] | None,
+        error: Float[Tensor, "window channel time height width"],
+        target: Float[Tensor, "window channel time height width"],
+        mask: Float[Tensor, "window channel time height width"] | None,
     ) -> None:
-        """Add one window, overwriting ``target``; without a mask only what changes over time."""
-        _, height, width, channel = error.shape
-        if channel < 2:
-            points = error.new_full((), height * width, dtype=torch.float64)
-            self._terms.append(torch.stack([torch.zeros_like(points), points]))
+        """Add windows, overwriting ``target``; without a mask only what changes over time.
+
+        ``mask`` is 1 where measured, else 0.
+        """
+        if error.shape[1] < 2:
+            self._differences.append(error.new_zeros(error[:, 0, 0].shape))
             return
-        both = target.add_(error, alpha=0.5)  # (p + y) / 2
+        error, both = error[:, :2], target[:, :2].add_(error[:, :2], alpha=0.5)  # (p + y) / 2
         if mask is None:
-            u, v = time_mean(both.mul_(error)).unbind(-1)[:2]
-            terms = u + v
-            points = error.new_full((), height * width, dtype=torch.float64)
-        else:
-            sums = both.sum(0).mul_(error.sum(0))
-            products = both.mul_(error).sum(0)
-            frames = mask.sum(0).to(error)
-            seen = (frames > 0)[..., :2].all(-1)
-            frames.clamp_(min=1)
-            covariances = ((products - sums / frames) / frames)[..., :2].sum(-1)
-            terms = torch.where(seen, covariances, 0.0)
-            points = seen.sum().to(torch.float64)
-        self._terms.append(torch.stack([terms.abs().sum(dtype=torch.float64), points]))
+            covariances = time_mean(both.mul_(error))
+            self._differences.append(covariances[:, 0] + covariances[:, 1])
+            return
+        sums = both.sum(2).mul_(error.sum(2))
+        products = both.mul_(error).sum(2)
+        frames = mask[:, :2].sum(2)
+        seen = (frames > 0).all(1)
+        frames.clamp_(min=1)
+        covariances = ((products - sums / frames) / frames).sum(1)
+        self._differences.append(torch.where(seen, covariances, 0.0))
+        self._seen.append(seen.sum())
 
     def sums(self) -> KineticSums:
         """The sums of all windows added."""
-        return KineticSums(*torch.stack(self._terms).sum(0))
+        differences = torch.cat(self._differences)
+        kinetic = differences.abs_().sum(dtype=torch.float64)
+        points = torch.stack(self._seen).sum() if self._seen else differences.numel()
+        return KineticSums(kinetic, kinetic.new_zeros(()) + points)
 
 
 def compute_kinetic(sums: KineticSums) -> dict[str, Tensor]:

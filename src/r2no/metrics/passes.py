@@ -1,4 +1,4 @@
-"""The sums of a batch, window by window, so that what is worked on stays in the cache.
+"""The sums of a batch, a few windows at a time, so that what is worked on stays in the cache.
 
 Large windows of float32 are worked on as they are, in sums of short lines and with their mean over
 time taken apart, which gives the scores to about 1e-7; where that would leave fewer digits (weak
@@ -6,6 +6,7 @@ shells beside strong ones, numbers near the ends of the range) a batch is passed
 All else is float64 throughout: windows that are, masks, small windows, accelerators.
 """
 
+import math
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -17,9 +18,10 @@ from r2no.metrics.flow import KineticPass, KineticSums
 from r2no.metrics.pointwise import (
     ErrorPass,
     PointwiseSums,
+    Spread,
     TargetPass,
     TargetSums,
-    absolute_sum,
+    absolute_sums,
     cancelled,
     exact_spread,
     pointwise_sums,
@@ -30,6 +32,7 @@ from r2no.metrics.target import Target
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _LARGE = 2**16  # values of a window from which on float32 pays
+_TOGETHER = 2**18  # values that are worked on at once, of as many windows
 _RANGE = 1e-12, 1e12  # of means, so that squares stay far from the ends of float32
 
 
@@ -37,6 +40,7 @@ class Sums(NamedTuple):
     """Every sum of a set of windows; ``flow`` and ``spectral`` on 2-D grids only."""
 
     pointwise: PointwiseSums
+    spread: Spread
     flow: KineticSums | None
     spectral: SpectralSums | None
 
@@ -44,6 +48,7 @@ class Sums(NamedTuple):
         """The sums of both sets of windows."""
         return Sums(
             self.pointwise.merge(other.pointwise),
+            self.spread.merge(other.spread),
             self.flow and other.flow and self.flow.merge(other.flow),
             self.spectral and other.spectral and self.spectral.merge(other.spectral),
         )
@@ -84,44 +89,57 @@ class _BatchPass:
     """One pass over a batch in one precision; the target's part only if it is not known yet."""
 
     def __init__(self, prediction: Tensor, target: Target, kind: torch.dtype) -> None:
-        self._target, self._kind, self._prediction = target, kind, prediction
-        self._measured = target.chosen(target.values)
-        self._mask = None if target.mask is None else target.chosen(target.mask)
-        self._work = torch.empty((3, *prediction.shape[1:]), dtype=kind, device=target.place)
-        like, plane = self._work[0], prediction.ndim == 5
+        self._target, self._kind = target, kind
+        self._prediction = prediction.movedim(-1, 1)  # as all windows from here on
+        self._measured = target.chosen(target.values).movedim(-1, 1)
+        self._mask = None if target.mask is None else target.chosen(target.mask).movedim(-1, 1)
+        windows, *window = self._prediction.shape
+        together = min(windows, max(1, _TOGETHER // math.prod(window)))
+        self._known = target.prepared(kind)
+        self._work = self._known.memory((3, together, *window), target.place)
+        like, plane = self._work[0, 0], prediction.ndim == 5
         self._errors = ErrorPass()
         self._kinetic = KineticPass() if plane else None
         self._shells = SpectralPass(like) if plane else None
-        self._known = target.prepared(kind)
         self._fresh = self._known.sums is None
         if self._fresh:
-            self._known.steady = []
+            self._known.steady = like.new_zeros(windows, window[0], *window[2:])
             self._targets = TargetPass(like)
             self._target_shells = SpectralPass(like, octant_only=True) if plane else None
-        for number in range(len(prediction)):
-            self._add(number)
+        for start in range(0, windows, together):
+            self._add(slice(start, start + together))
 
-    def _add(self, number: int) -> None:
-        """Take one window into all sums, its target's only if they are not known."""
-        error, reference, scratch = self._work
-        mask = None if self._mask is None else self._mask[number]
-        values = self._measured[number].to(self._kind)
-        torch.sub(self._prediction[number].to(self._kind), values, out=error)
-        if mask is not None:
-            error.masked_fill_(~mask, 0.0)
-            values = values.masked_fill(~mask, 0.0)
+    def _add(self, part: slice) -> None:
+        """Take some windows into all sums, their targets only if they are not known.
+
+        What changes over time is worked on apart from what is steady; where points are missing,
+        all of a window counts as changing.
+        """
+        steady, mask = self._known.steady[part], None
+        error, reference, scratch = self._work[:, : len(steady)]
+        reference.copy_(self._measured[part])
+        error.copy_(self._prediction[part])
+        error -= reference
+        if self._mask is None:
+            if self._fresh:
+                time_mean(reference, out=steady)
+            reference -= steady[:, :, None]
+        else:
+            missing = self._mask[part].logical_not().contiguous()
+            error.masked_fill_(missing, 0.0)
+            reference.masked_fill_(missing, 0.0)
+            mask = missing.logical_not_().to(self._kind)
         if self._fresh:
-            self._known.steady.append(_steady(values, mask))
-        torch.sub(values, self._known.steady[number], out=reference)
-        if self._fresh:
-            self._targets.add(reference, self._known.steady[number], mask)
+            self._targets.add(reference, mask)
             if self._target_shells is not None:
-                self._target_shells.add(reference, self._known.steady[number])
-        absolute, steady = absolute_sum(error, scratch), _steady(error, mask)
-        error -= steady
-        self._errors.add(error, steady, absolute)
+                self._target_shells.add(reference, steady)
+        absolute = absolute_sums(error, scratch)
+        mean = torch.zeros_like(steady) if mask is not None else time_mean(error)
+        if mask is None:
+            error -= mean[:, :, None]
+        self._errors.add(error, mean, absolute)
         if self._shells is not None and self._kinetic is not None:
-            self._shells.add(error, steady)
+            self._shells.add(error, mean)
             self._kinetic.add(error, reference, mask)  # overwrites the reference
 
     def sums(self) -> Sums:
@@ -147,7 +165,8 @@ class _BatchPass:
             target = exact_spread(target, self._measured, self._mask) if alike else target
             self._known.sums, self._known.shells = target, target_shells
         return Sums(
-            found._replace(spread=target.spread),
+            found,
+            target.spread,
             None if self._kinetic is None else self._kinetic.sums(),
             shells and target_shells and _spectral(shells, target_shells),
         )
@@ -155,15 +174,8 @@ class _BatchPass:
     def _target_sums(self) -> tuple[TargetSums, ShellEnergies | None]:
         if self._known.sums is not None:
             return self._known.sums, self._known.shells
-        sums, shells = self._targets.sums(), self._target_shells
+        sums, shells = self._targets.sums(self._known.steady), self._target_shells
         return sums, None if shells is None else shells.sums(sums.changing)
-
-
-def _steady(values: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean over time, rounded; where points are missing the whole window counts as changing."""
-    if mask is not None:
-        return values.new_zeros(values.shape[1:])
-    return time_mean(values)
 
 
 def _extreme(sums: PointwiseSums) -> list[Tensor]:

@@ -107,55 +107,49 @@ def cached_shells(axes: _Window3, device: torch.device) -> Shells:
 
 
 def _planes(
-    values: Float[Tensor, "*frames height width channel"],
-    shells: Shells,
-    *,
-    out: Tensor | None = None,
-) -> Float[Tensor, "two_k channel two_j *frames"]:
-    """Cosines, then sines, over height and of these over width, in the precision of ``values``.
+    values: Float[Tensor, "*rows height width"], shells: Shells
+) -> Float[Tensor, "two_j two_k *rows"]:
+    """Cosines, then sines, over width, and of these over height, in the precision of ``values``.
 
-    Height comes first, where channels may stay last; what is left of it is small, and is copied
-    once so that width is last in turn.
+    Each product transforms the last axis and brings the result to the front, so the next axis
+    is last in turn and nothing is copied.
     """
-    *frames, height, width, channel = values.shape
+    *rows, height, width = values.shape
     _, along_height, along_width = shells.bases_of(values.dtype)
-    fields = values.reshape(-1, height, width * channel)
-    tall = torch.bmm(along_height.expand(len(fields), -1, -1), fields)
-    lines = tall.view(len(fields), -1, width, channel).permute(3, 1, 0, 2).reshape(-1, width)
-    wide = None if out is None else out.view(len(along_width), -1)
-    planes = torch.mm(along_width, lines.T, out=wide)
-    return planes.view(-1, channel, len(along_height), *frames)
+    lines = torch.mm(along_width, values.reshape(-1, width).T)
+    planes = torch.mm(along_height, lines.view(-1, height).T)
+    return planes.view(len(along_height), len(along_width), *rows)
 
 
 def _products(
-    planes: Float[Tensor, "window two_k channel two_j time"], shells: Shells
-) -> Float[Tensor, "2 i window 2 k channel 2 j"]:
+    planes: Float[Tensor, "window two_j two_k channel time"], shells: Shells
+) -> Float[Tensor, "2 i window 2 j 2 k channel"]:
     """Coefficients R over all three axes; each axis of two runs over cosine and sine."""
     i, j, k = shells.index.shape
-    windows, _, channel, _, time = planes.shape
-    products = torch.mm(shells.bases_of(planes.dtype)[0], planes.reshape(-1, time).T)
-    return products.view(2, i, windows, 2, k, channel, 2, j)
+    windows, *_, channel, time = planes.shape
+    products = torch.mm(shells.bases_of(planes.dtype)[0], planes.view(-1, time).T)
+    return products.view(2, i, windows, 2, j, 2, k, channel)
 
 
 def _octant_energy(
-    products: Float[Tensor, "2 i window 2 k channel 2 j"],
+    products: Float[Tensor, "2 i window 2 j 2 k channel"],
 ) -> Float[Tensor, "i j k channel"]:
     """Σ over windows of |F(i, j, k)|², F = Σ e Π (cos - i sin) over the three axes."""
 
     def part(time: int, height: int, width: int) -> Tensor:
-        return products[time, :, :, width, :, :, height]
+        return products[time, :, :, height, :, width]
 
     real = (part(0, 0, 0) - part(0, 1, 1)).sub_(part(1, 0, 1)).sub_(part(1, 1, 0))
     imaginary = (part(1, 1, 1) - part(1, 0, 0)).sub_(part(0, 1, 0)).sub_(part(0, 0, 1))
-    return real.square_().addcmul_(imaginary, imaginary).sum(1).permute(0, 3, 1, 2)
+    return real.square_().addcmul_(imaginary, imaginary).sum(1)
 
 
 def _square_sums(
-    products: Float[Tensor, "2 i window 2 k channel 2 j"],
+    products: Float[Tensor, "2 i window 2 j 2 k channel"],
 ) -> Float[Tensor, "i j k channel"]:
     """Σ R² over windows, cosines and sines; overwrites ``products``."""
-    squares: Tensor = products.square_().sum(2).sum((0, 2, 5))
-    return squares.permute(0, 3, 1, 2)
+    squares: Tensor = products.square_().sum(2).sum((0, 2, 4))
+    return squares
 
 
 def _by_shell(
@@ -187,11 +181,11 @@ class ShellEnergies(NamedTuple):
 
 
 class SpectralPass:
-    """Adds up the windows of one field, one at a time.
+    """Adds up windows of one field, some at a time.
 
     What changes over time is transformed in the precision of its values, over height and width
-    window by window, while these are in the cache, and over time for several windows at once. The
-    steady part, which may be large, is transformed in float64. Shells are filled at the end.
+    while these are in the cache, and over time for several windows at once. The steady part, which
+    may be large, is transformed in float64. Shells are filled at the end.
 
     Args:
         like: a window.
@@ -199,40 +193,41 @@ class SpectralPass:
     """
 
     def __init__(
-        self, like: Float[Tensor, "time height width channel"], *, octant_only: bool = False
+        self, like: Float[Tensor, "channel time height width"], *, octant_only: bool = False
     ) -> None:
-        time, height, width, channel = like.shape
-        self._shells = shells = cached_shells((time, height, width), like.device)
-        i, j, k = shells.index.shape
-        self._octant_only, self._points = octant_only, time * height * width
-        self._planes = like.new_empty(_TOGETHER, 2 * k, channel, 2 * j, time)
-        self._steady: list[Tensor] = []  # of each window: its part that is constant in time
-        self._octant = like.new_zeros(i, j, k, channel, dtype=torch.float64)
+        channel, *axes = like.shape
+        self._shells = shells = cached_shells(tuple(axes), like.device)
+        self._octant_only, self._points = octant_only, math.prod(axes)
+        self._planes: list[Tensor] = []  # of windows that wait to be transformed over time
+        self._steady: list[Tensor] = []  # their parts that are constant in time
+        self._waiting = 0
+        self._octant = like.new_zeros(*shells.index.shape, channel, dtype=torch.float64)
         self._squares = torch.zeros_like(self._octant)
         self._frequency = self._octant.new_zeros(())
 
     def add(
         self,
-        changing: Float[Tensor, "time height width channel"],
-        steady: Float[Tensor, "height width channel"],
+        changing: Float[Tensor, "window channel time height width"],
+        steady: Float[Tensor, "window channel height width"],
     ) -> None:
-        """Add one window, the sum of both."""
-        _planes(changing, self._shells, out=self._planes[len(self._steady)])
+        """Add windows, the sums of both."""
+        self._planes.append(_planes(changing, self._shells))
         self._steady.append(steady)
-        if len(self._steady) == _TOGETHER:
+        self._waiting += len(steady)
+        if self._waiting >= _TOGETHER:
             self._transform_time()
 
     def _transform_time(self) -> None:
-        planes, shells = self._planes[: len(self._steady)], self._shells
-        steady = _planes(torch.stack(self._steady).double(), shells).movedim(-1, 0)
-        products = _products(planes, shells)
+        planes = torch.cat([each.movedim(2, 0) for each in self._planes])
+        steady = _planes(torch.cat(self._steady).double(), self._shells).movedim(2, 0)
+        products = _products(planes, self._shells)
         products[0, 0] += planes.shape[-1] * steady.reshape(products[0, 0].shape)
         self._octant += _octant_energy(products)
         if not self._octant_only:
             self._squares += _square_sums(products)
-            frames = (planes[:, 0, :, 0].double() + steady[:, 0, :, 0, None]).sum(1)  # j = k = 0
+            frames = (planes[:, 0, 0].double() + steady[:, 0, 0, :, None]).sum(1)  # j = k = 0
             self._frequency += torch.fft.fft(frames, dim=1).abs().sum()
-        self._steady = []
+        self._planes, self._steady, self._waiting = [], [], 0
 
     def sums(self, changing: Float[Tensor, ""]) -> ShellEnergies:
         """The sums of all windows added; ``changing`` is Σ of the squares of that part.
@@ -240,7 +235,7 @@ class SpectralPass:
         In float32 a coefficient is off by about 1e-8 of the strongest, whose energy is at most
         ``changing`` times the number of points: shells that are weak beside that are doubtful.
         """
-        if self._steady:
+        if self._waiting:
             self._transform_time()
         octant = _by_shell(self._octant, self._shells)
         full = _full_by_shell(self._squares, self._shells)

@@ -11,12 +11,20 @@ from r2no.metrics.spectral import ShellEnergies
 
 
 class Prepared:
-    """What one pass in one precision found of the targets; ``None`` until then."""
+    """What one pass in one precision found of the targets, and memory that passes share."""
 
-    def __init__(self) -> None:
-        self.steady: list[Tensor] = []  # of each window: its part that is constant in time
-        self.sums: TargetSums | None = None
+    def __init__(self, kind: torch.dtype) -> None:
+        self._kind = kind
+        self._memory: Tensor | None = None
+        self.steady = torch.empty(0)  # of each window: its part that is constant in time
+        self.sums: TargetSums | None = None  # None until then
         self.shells: ShellEnergies | None = None
+
+    def memory(self, shape: tuple[int, ...], place: torch.device) -> Tensor:
+        """Memory to overwrite, the same for every pass."""
+        if self._memory is None:
+            self._memory = torch.empty(shape, dtype=self._kind, device=place)
+        return self._memory
 
 
 class Target:
@@ -84,7 +92,7 @@ class Target:
 
     def prepared(self, kind: torch.dtype) -> Prepared:
         """What is known of the windows in this precision."""
-        return self._prepared.setdefault(kind, Prepared())
+        return self._prepared.setdefault(kind, Prepared(kind))
 
     def chosen(self, values: Tensor) -> Tensor:
         """The measured channels of a batch, where sums are computed."""
