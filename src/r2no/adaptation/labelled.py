@@ -13,7 +13,7 @@ from torch import Tensor
 from r2no.adaptation.histories import History, read_history
 from r2no.checks import did_you_mean
 from r2no.data.array_checks import as_plain
-from r2no.data.coordinates import Axis, Conversion, conversion, read_axis
+from r2no.data.coordinates import Axis, Conversion, check_axes, conversion, read_axis
 from r2no.data.names import SPACE, find_roles
 from r2no.data.window import Fields
 from r2no.errors import DataError, GridMismatchError, ShapeError, UnknownNameError
@@ -35,6 +35,7 @@ def read_labelled(
     Raises:
         UnknownNameError: if a channel or constant is missing.
         DataError: if dimensions, units or the time step do not suit the model.
+        GridMismatchError: for another spacing, or an axis the other way round.
     """
     if mask is not None:
         history = history.where(mask)
@@ -48,7 +49,7 @@ def read_labelled(
     roles = _roles(data, next(iter(parts)), fields)
     axis = _time(data, roles["time"], fields)
     space = [read_axis(data, roles[r], increasing=False, where=_WHERE) for r in SPACE if r in roles]
-    check_spacing([one.step for one in space], fields)
+    check_axes(fields, axis, space, _WHERE)
     changes = _conversions(parts, fields)
     values = np.concatenate([_in_order(part, roles) for part in parts.values()], -1)
     values = _named_channels(values, history, roles, fields)

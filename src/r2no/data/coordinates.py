@@ -207,20 +207,21 @@ def _later(start: np.ndarray, amount: np.ndarray) -> np.ndarray:
     return later
 
 
-def check_axes(fields: Fields, time: Axis, space: Sequence[Axis]) -> None:
+def check_axes(fields: Fields, time: Axis, space: Sequence[Axis], mine: str = "`data`") -> None:
     """Refuse data whose time, spacing or direction of axes are others than a model's ``fields``.
 
-    What one of them does not say (no coordinate, no units) is not compared.
+    What one of them does not say (no coordinate, no units) is not compared. ``mine`` is what
+    messages call the data.
 
     Raises:
         DataError: for another unit of time or of an axis.
         GridMismatchError: for another spacing, or an axis the other way round.
     """
-    _check_units("time", time, fields.time_units)
+    _check_units("time", time, fields.time_units, mine)
     for axis, units in zip(space, fields.axis_units, strict=False):
         if axis.variable is not None:
-            _check_units(repr(axis.name), axis, units)
-    check_space(fields, space, "`data`", "the data the model was adapted to")
+            _check_units(repr(axis.name), axis, units, mine)
+    check_space(fields, space, mine, "the data the model was adapted to")
 
 
 def check_space(fields: Fields, space: Sequence[Axis], mine: str, theirs: str) -> None:
@@ -250,8 +251,8 @@ def check_space(fields: Fields, space: Sequence[Axis], mine: str, theirs: str) -
             )
 
 
-def _check_units(what: str, axis: Axis, expected: str) -> None:
-    what = f"The coordinate of {what} of `data`"
+def _check_units(what: str, axis: Axis, expected: str, mine: str) -> None:
+    what = f"The coordinate of {what} of {mine}"
     if not conversion(axis.units, expected, what=what).trivial:
         raise _other_units(what, axis.units, expected)
 
@@ -275,7 +276,7 @@ def conversion(given: str, wanted: str, *, what: str) -> Conversion:
     Raises:
         DataError: if they are of different kinds, or one of them cannot be read.
     """
-    given, wanted = given.strip(), wanted.strip()
+    given, wanted = (unit.partition(" since ")[0].strip() for unit in (given, wanted))
     if not given or not wanted or given == wanted:
         return Conversion()
     first, second = _read(given), _read(wanted)
