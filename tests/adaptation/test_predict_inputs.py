@@ -233,8 +233,10 @@ def test_data_sets_that_do_not_fit_are_named(model):
         model.predict(given.assign_coords(time=3 * given["time"]))
     with pytest.raises(GridMismatchError, match="spacing"):
         model.predict(given.assign_coords(lat=3 * given["lat"]))
-    with pytest.raises(GridMismatchError, match="upside down"):
+    with pytest.raises(GridMismatchError, match="lat"):
         model.predict(given.isel(lat=slice(None, None, -1)))
+    with pytest.raises(DataError, match="'lon' of `history` is in 'km', but the model"):
+        model.predict(given.assign_coords(lon=given["lon"].assign_attrs(units="km")))
     with pytest.raises(NonFiniteError, match="missing values"):
         model.predict(given.where(given["u"] > 0), gaps="refuse")
 
@@ -290,6 +292,7 @@ def test_suspected_factors_are_powers_of_ten_or_common_ones():
         ("degC", "K", 1, 273.15),
         ("kg m-3", "g/m3", 1000, 0),
         ("", "m/s", 1, 0),
+        ("hours since 2024-03-01", "s", 3600, 0),
     ],
 )
 def test_units_are_read_as_files_write_them(given, wanted, factor, offset):

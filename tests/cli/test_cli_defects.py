@@ -1,7 +1,9 @@
 """Damaged data and wrong names through the commands: a named error and no output."""
 
+import errno
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -244,6 +246,44 @@ def test_errors_show_names_as_they_are(name, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main.main()
     assert name in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EACCES, "Check that you may read and write it, and the folders above it."),
+        (errno.ENAMETOOLONG, "Choose a shorter name."),
+        (errno.ENOSPC, "Free some space, then run the same command again."),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(number, remedy, monkeypatch, capsys):
+    def refused():
+        raise OSError(number, os.strerror(number), "theirs/piv.nc")
+
+    monkeypatch.setattr(main, "app", refused)
+    with pytest.raises(SystemExit) as stopped:
+        main.main()
+    assert stopped.value.code == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "theirs/piv.nc" in said
+    assert said.endswith(f"{remedy}\n")
+
+
+def test_other_errors_of_the_system_keep_their_traceback(monkeypatch):
+    def broken():
+        raise OSError("a defect")
+
+    monkeypatch.setattr(main, "app", broken)
+    with pytest.raises(OSError, match="a defect"):
+        main.main()
+
+
+def test_a_name_that_no_file_can_have_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["r2no", "inspect", 300 * "l" + ".nc"])
+    with pytest.raises(SystemExit):
+        main.main()
+    assert "Choose a shorter name" in capsys.readouterr().err
 
 
 def test_inspect_prints_strict_json(tmp_path, r2no):

@@ -562,3 +562,15 @@ def test_missing_entry_of_a_mask_is_not_valid() -> None:
     found = r2no.data.open(data, mask="valid", variables=("u", "v"))
     assert torch.equal(found.windows(4, 3)[2].mask, expected.windows(4, 3)[2].mask)
     assert found.missing == expected.missing
+
+
+def test_messages_name_the_recording_of_the_data_not_its_place_in_the_split() -> None:
+    data = xr.concat([data_set(seed) for seed in range(4)], "run")
+    data["v"][2] = np.nan
+    with pytest.raises(NonFiniteError, match=r"'v'\) of trajectory `.*\[run=2\]` is measured"):
+        r2no.data.open(data).split(4, 3, train=0.4, fit=0.3, test=0.3)
+    data["v"][2] = 0.0
+    data["v"][3, 20, 1, 1] = np.nan
+    broken = r2no.data.open(data, mask=None)
+    with pytest.raises(NonFiniteError, match=r"\[run=3\]`, used from frame 15 on, .* at frame 5"):
+        broken.windows(4, 3, trajectories=[3], frames=slice(15, 30))

@@ -196,6 +196,19 @@ def test_sound_config_has_no_complaints(folder: Path) -> None:
     assert "Answers (8, 4, 8, 12, 2)" in found["source"].message
 
 
+def test_doctor_trains_no_step_where_the_run_trains_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("r2no.runs.rehearsal.Step", None)
+    monkeypatch.setattr("r2no.runs.rehearsal.rollout_seconds", None)
+    found = findings(config(folder, adapt={"members": 0}))
+    assert {f.level for name, f in found.items() if name != "source skill"} == {"ok"}
+    assert "one step" not in found
+    assert "nothing is trained; 44 forecasts" in found["time"].message
+    assert "epochs" not in found["time"].message
+    run("adapt", folder / "own.yaml")
+
+
 def test_factory_may_lie_in_the_working_folder(folder: Path) -> None:
     code = "from tests.support.networks import FrameMix as Network"
     (folder / "my_networks.py").write_text(code)

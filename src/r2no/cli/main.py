@@ -1,5 +1,6 @@
 """``r2no``: the parser, and how errors are shown."""
 
+import errno
 import io
 import multiprocessing
 import signal
@@ -18,6 +19,18 @@ __all__ = ["app", "main"]
 #: Commands that keep their work, so that the same command goes on.
 _GO_ON = ("adapt", "bench", "demo", "predict")
 
+_PLACE = "Check that you may read and write it, and the folders above it."
+_SPACE = "Free some space, then run the same command again."
+#: What the system may refuse without a defect of this package, and what to do.
+_REFUSED = {
+    errno.EACCES: _PLACE,
+    errno.EPERM: _PLACE,
+    errno.EROFS: "Choose a folder that can be written to.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+}
+
 
 def _interrupted(*_: object) -> None:
     """Say, once, that a stopped run can be taken up again."""
@@ -35,8 +48,13 @@ def main() -> None:
     try:
         with ranks.group():
             app()
-    except R2NOError as error:
-        line = Text.assemble((type(error).__name__, "bold red"), ": ", shown(str(error)))
+    except (R2NOError, OSError) as error:
+        said = str(error)
+        if not isinstance(error, R2NOError):
+            if error.errno not in _REFUSED:
+                raise
+            said = f"{said}. {_REFUSED[error.errno]}"
+        line = Text.assemble((type(error).__name__, "bold red"), ": ", shown(said))
         Console(stderr=True).print(line, soft_wrap=True)
         ranks.ends_at_once()
         sys.exit(2 if isinstance(error, moved.MovedError) else 1)

@@ -70,6 +70,7 @@ class ArrayWindows(Dataset[Window]):
         spacing: of the grid, per axis.
         time_step: between two frames.
         dtype: of the windows.
+        trajectory_names: for messages; their numbers if not given.
         beyond: also the windows whose history is recorded and whose target is not, or not wholly;
             the last of them starts where the recording ends.
 
@@ -103,6 +104,7 @@ class ArrayWindows(Dataset[Window]):
         spacing: Sequence[Number] = (),
         time_step: Number = 1.0,
         dtype: torch.dtype = torch.float32,
+        trajectory_names: Sequence[str] | None = None,
         beyond: bool = False,
     ) -> None:
         history, horizon = checks.whole("history", history), checks.whole("horizon", horizon)
@@ -110,6 +112,7 @@ class ArrayWindows(Dataset[Window]):
         if dtype not in (torch.float32, torch.float64):
             raise ConfigError(f"`dtype` must be float32 or float64, but got {dtype}.")
         self._trajectories = list_arrays("trajectories", trajectories)
+        self._names = trajectory_names or [str(n) for n in range(len(self._trajectories))]
         self._masks, self._gaps = list_masks(mask), mask is not None
         check_shapes(self._trajectories, history if beyond else history + horizon)
         shape = self._trajectories[0].shape
@@ -280,9 +283,9 @@ class ArrayWindows(Dataset[Window]):
         for channel in self.fields.measured:
             if not seen[channel]:
                 raise NonFiniteError(
-                    f"Channel {channel} ({self.fields.channels[channel]!r}) of trajectory {number} "
-                    "is measured but has no valid value. Leave the trajectory out, or take the "
-                    "channel out of `measured`."
+                    f"Channel {channel} ({self.fields.channels[channel]!r}) of trajectory "
+                    f"{self._names[number]} is measured but has no valid value. Leave the "
+                    "trajectory out, or take the channel out of `measured`."
                 )
 
     def _non_finite(self, number: int, frame: int) -> NonFiniteError:
@@ -292,7 +295,7 @@ class ArrayWindows(Dataset[Window]):
             else "Set the mask to False there, or repair the data"
         )
         return NonFiniteError(
-            f"Trajectory {number} holds NaN or infinity at frame {frame}. {remedy}."
+            f"Trajectory {self._names[number]} holds NaN or infinity at frame {frame}. {remedy}."
         )
 
     def __getstate__(self) -> dict[str, Any]:

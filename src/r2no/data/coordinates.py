@@ -284,7 +284,7 @@ def conversion(given: str, wanted: str, *, what: str) -> Conversion:
     Raises:
         DataError: if they are of different kinds, or one of them cannot be read.
     """
-    given, wanted = given.strip(), wanted.strip()
+    given, wanted = (unit.partition(" since ")[0].strip() for unit in (given, wanted))
     if not given or not wanted or given == wanted:
         return Conversion()
     first, second = _read(given), _read(wanted)

@@ -266,6 +266,7 @@ class Measurements:
             units=self.units if any(self.units) else (),
             spacing=tuple(axis.step for axis in self.space),
             time_step=self.time_step,
+            trajectory_names=[_named(r, span) for r, span in zip(chosen, spans, strict=True)],
             beyond=beyond,
         )
         known = all(axis.variable is not None for axis in self.space)
@@ -344,3 +345,9 @@ class Measurements:
                     + did_you_mean(name, self.channels)
                 )
         return [self.channels.index(m) if isinstance(m, str) else m for m in measured]
+
+
+def _named(recording: Recording, frames: slice) -> str:
+    """What messages call the recording, of which these frames are used."""
+    first, *_ = frames.indices(len(recording.values))
+    return f"`{recording.name}`{f', used from frame {first} on,' if first else ''}"

@@ -24,9 +24,10 @@ from r2no.adaptation.costs import (
     timed,
     training_work,
 )
-from r2no.data.splits import Splits
+from r2no.data.splits import Splits, apart
 from r2no.data.window import Placed, Window, batches, gather
 from r2no.ensemble import Columns, GramAccumulator
+from r2no.ensemble.nested import ENOUGH_RECORDINGS
 from r2no.errors import NonFiniteError
 from r2no.repair_loop import RepairUNet
 from r2no.training.problems import fit_normalisers
@@ -56,7 +57,12 @@ class _Costs(NamedTuple):
 
 
 def rehearse(source: Operator, splits: Splits, settings: AdaptSettings, out: Path) -> list[Finding]:
-    """Run source, one repair step with gradient and one accumulation; estimate the whole run."""
+    """Run source, one repair step with gradient and one accumulation; estimate the whole run.
+
+    Without modules nothing is trained, so there is no step to take.
+    """
+    if settings.minutes is None and not settings.members:
+        return _of_instant(source, splits, settings, out)
     if settings.minutes is not None:
         settings = settings.within_reach(splits.train.fields.grid, len(splits.train))
     settings.repair.check_windows(splits.train.fields.grid, len(splits.train))
@@ -82,9 +88,50 @@ def rehearse(source: Operator, splits: Splits, settings: AdaptSettings, out: Pat
     return [
         Finding("ok", "one step", f"Loss {loss:.4g} and finite gradients on a batch of {batch}."),
         _time_row(costs, splits, settings),
-        _disk_row(step.module, splits, settings, out),
+        _disk_row(_bytes_of(step.module), splits, settings, out),
         _memory_row(splits, settings),
     ]
+
+
+@torch.no_grad()
+def _of_instant(
+    source: Operator, splits: Splits, settings: AdaptSettings, out: Path
+) -> list[Finding]:
+    """Run source and one accumulation of the free columns; estimate a run that trains nothing."""
+    fields = splits.fit.fields
+    place = devices.of_sums(devices.choose(settings.device))
+    _, window = next(iter(batches(Placed(splits.fit, place), settings.batch_size)))
+    forecast, answer = timed(lambda: devices.answer(source, window.history), warm=False)
+    columns, cells, leads = expected(settings, fields, blocks=_GROUPS)
+    sums = GramAccumulator(
+        columns, cells, measured=fields.measured, exponents=(1.0,), groups=1, lead_groups=leads
+    )
+
+    def accumulate() -> None:
+        part = sums.begin(forecast, window.target, window.mask)
+        for label in columns.further:  # whose values do not matter
+            part.put(label, window.target)
+        sums.add(torch.zeros(len(forecast), dtype=torch.long))
+
+    _, fit = timed(accumulate)
+    asked = _asked_of_source(splits, settings)
+    passes = len(splits.fit) * (2 if settings.bands else 1) + _SCORED * len(splits.test)
+    seconds = ((asked + len(splits.test)) * answer + passes * fit) / len(forecast) + _FINISH
+    text = (
+        f"About {duration(seconds)} on this machine: nothing is trained; {asked} forecasts of the "
+        f"source at {answer / len(forecast):.2g} s, one pass over the fit split, scores and report."
+    )
+    return [
+        Finding("ok", "time", text),
+        _disk_row(0, splits, settings, out),
+        _memory_row(splits, settings),
+    ]
+
+
+def _asked_of_source(splits: Splits, settings: AdaptSettings) -> int:
+    """Windows that an adaptation keeps the source's forecasts of."""
+    few = splits.recordings["fit"] < ENOUGH_RECORDINGS and apart(splits.train, splits.fit)
+    return len(splits.fit) + (len(splits.train) if settings.members or few else 0)
 
 
 @torch.no_grad()
@@ -143,10 +190,9 @@ def _time_row(costs: _Costs, splits: Splits, settings: AdaptSettings) -> Finding
     )
 
 
-def _disk_row(module: RepairUNet, splits: Splits, settings: AdaptSettings, out: Path) -> Finding:
-    """How much the run would write, against what is free."""
-    cache = forecast_bytes(splits.fit.fields, len(splits.train) + len(splits.fit))
-    weights = 4 * sum(parameter.numel() for parameter in module.parameters())
+def _disk_row(weights: int, splits: Splits, settings: AdaptSettings, out: Path) -> Finding:
+    """How much the run would write, against what is free; a module has so many bytes of weights."""
+    cache = forecast_bytes(splits.fit.fields, _asked_of_source(splits, settings))
     sums = _sums_bytes(splits, settings) // 2  # triangles of occupied cells
     needed = cache + settings.members * weights * (_ADAM + 2) + sums
     place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
@@ -169,6 +215,10 @@ def _memory_row(splits: Splits, settings: AdaptSettings) -> Finding:
             f"{text}. Lower `batch_size` or `jobs`, or set `repair.checkpointing`.",
         )
     return Finding("ok", "memory", f"{text}.")
+
+
+def _bytes_of(module: RepairUNet) -> int:
+    return 4 * sum(parameter.numel() for parameter in module.parameters())
 
 
 def _sums_bytes(splits: Splits, settings: AdaptSettings) -> int:
