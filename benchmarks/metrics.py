@@ -1,6 +1,6 @@
 """All metrics of a test set, against a straightforward reference with Python triple loops.
 
-    python -m benchmarks.metrics [--brief]
+    python -m benchmarks.metrics [--brief] [--against ANOTHER_CHECKOUT]
 
 The reference follows the published definitions literally:
 whole FFTs of prediction and target, then a loop over every index of the octant. It is ours: the
@@ -8,20 +8,30 @@ benchmark's own function is not run here, and is faster than it. It is timed in 
 benchmark would run it, and in float64, where the two must agree to 1e-6. Times are processor
 seconds, best of interleaved runs; ``ten_seconds`` is for ten forecasts held against one target. The
 last lines stream 1,000 windows through one accumulator and report how its peak memory grows.
+
+With ``--against`` only ``evaluate`` of this checkout is compared with that of another one, in two
+processes that take turns: its processor seconds on the same float32 windows, and the ratio.
 """
 
 import json
 import math
+import os
+import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from benchmarks import parser, peak_megabytes, print_conditions
-from r2no.metrics import Accumulator, Target, evaluate
+from r2no import metrics
+from r2no.metrics import Accumulator, evaluate
 
 SHAPE, BRIEF = (64, 20, 64, 128, 2), (8, 8, 16, 16, 2)
+HERE = Path(__file__).parents[1]
 
 
 def shell_energy(transform: Tensor, shells: int) -> Tensor:
@@ -94,7 +104,7 @@ def processor_seconds(action: Callable[[], object]) -> float:
 
 def ten_forecasts(prediction: Tensor, target: Tensor) -> None:
     """Score ten forecasts of the same windows."""
-    shared = Target(target, measured=target.shape[-1])
+    shared = metrics.Target(target, measured=target.shape[-1])
     for _ in range(10):
         Accumulator(target.shape[-1]).update(prediction, shared).compute()
 
@@ -137,10 +147,65 @@ def stream(shape: tuple[int, ...], windows: int = 1000, batch: int = 8) -> dict[
     return {"windows": windows, "growth_mb": peak_megabytes() - settled}
 
 
+def against(other: Path, shape: tuple[int, ...], repeats: int = 20) -> dict[str, float]:
+    """Processor seconds of ``evaluate`` of both checkouts, by turns in a process each."""
+    workers = {"other": _worker(other.resolve(), shape), "ours": _worker(HERE, shape)}
+    times: dict[str, list[float]] = {name: [] for name in workers}
+    for _ in range(repeats):
+        for name, worker in workers.items():
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+            times[name].append(float(worker.stdout.readline()))
+    for worker in workers.values():
+        worker.communicate()
+    best = {name: min(values) for name, values in times.items()}
+    median = {name: statistics.median(values) for name, values in times.items()}
+    return {
+        **{f"{name}_seconds": value for name, value in best.items()},
+        "speedup_best": best["other"] / best["ours"],
+        "speedup_median": median["other"] / median["ours"],
+    }
+
+
+def _worker(checkout: Path, shape: tuple[int, ...]) -> "subprocess.Popen[str]":
+    """A process that times one call for each line it is sent, with the package of a checkout."""
+    if not (checkout / "src" / "r2no").is_dir():
+        raise SystemExit(f"--against must be a checkout of r2no, but {checkout} has no src/r2no.")
+    code = f"from benchmarks.metrics import answer; answer({shape})"
+    paths = os.pathsep.join([str(checkout / "src"), str(HERE)])
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def answer(shape: tuple[int, ...]) -> None:
+    """Print the seconds of one call for each line that comes in; the first calls do not count."""
+    prediction, target = example(shape)
+    for _ in range(2):
+        evaluate(prediction, target, measured=shape[-1])
+    for _ in sys.stdin:
+        print(
+            processor_seconds(lambda: evaluate(prediction, target, measured=shape[-1])), flush=True
+        )
+
+
 def main() -> None:
-    brief = parser(__doc__).parse_args().brief
-    shape = BRIEF if brief else SHAPE
-    print_conditions(brief=brief)
+    options = parser(__doc__)
+    options.add_argument(
+        "--against", type=Path, help="a checkout to compare with, and nothing else"
+    )
+    given = options.parse_args()
+    shape = BRIEF if given.brief else SHAPE
+    print_conditions(brief=given.brief)
+    if given.against is not None:
+        print(json.dumps(against(given.against, shape), indent=2))
+        return
     memory = stream(shape)  # first, while the peak is not yet that of the reference
     found = {"threads": torch.get_num_threads(), **compare(shape), "stream": memory}
     print(json.dumps(found, indent=2))
