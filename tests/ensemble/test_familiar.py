@@ -1,5 +1,7 @@
 """The alarm for windows unlike those of the fit (M15)."""
 
+import math
+
 import pytest
 import torch
 
@@ -119,3 +121,9 @@ def test_the_tail_is_that_of_students_t(freedom, quantile):
     t = torch.tensor([quantile, 0.0, -quantile], dtype=torch.float64)
     expected = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
     torch.testing.assert_close(_upper_tail(t, freedom), expected, rtol=0, atol=5e-5)
+
+
+def test_energies_of_large_values_are_finite():
+    history = torch.rand(2, 3, 8, 12, 1, generator=torch.Generator().manual_seed(0))
+    moved = described(2.0**80 * history) - described(history)
+    torch.testing.assert_close(moved, torch.full_like(moved, 160 * math.log(2)))

@@ -185,3 +185,9 @@ def test_an_exponent_without_steepness_is_refused():
 
 def test_nothing_to_choose_by_leaves_the_exponent_at_zero():
     assert choose_exponent([torch.zeros(0)], [torch.zeros(0)]) == 0
+
+
+@pytest.mark.parametrize("scale", [2.0**-80, 2.0**80], ids=["cross-sections", "number densities"])
+def test_steepness_is_in_units_of_the_field_whatever_its_size(scale):
+    forecast = waves(1, 2, 0)[0]
+    torch.testing.assert_close(steepness(scale * forecast) / scale, steepness(forecast))

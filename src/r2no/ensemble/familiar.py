@@ -40,7 +40,7 @@ def described(
     history: Float[Tensor, "batch time height width channel"],
 ) -> Float[Tensor, "batch feature"]:
     """Log energies of a history and of its changes, by band and channel."""
-    spectrum = torch.view_as_real(forward(space_last(history), 2))
+    spectrum = torch.view_as_real(forward(space_last(history), 2)).double()  # squares are large
     cells = _bands((history.shape[2], history.shape[3]))
     parts = [spectrum] if history.shape[1] < 2 else [spectrum, spectrum.diff(dim=1)]
     energies = torch.cat([spectrum_energy(part, cells).flatten(1) for part in parts], 1)

@@ -35,7 +35,7 @@ def steepness(
     forecast: Float[Tensor, "batch time height width channel"],
 ) -> Float[Tensor, "batch time height width channel"]:
     """Box means of |∇u|; the boxes hold less at an edge, the same for every forecast."""
-    found = _slope(forecast, 2).square_().add_(_slope(forecast, 3).square_()).sqrt_()
+    found = _slope(forecast, 2).hypot_(_slope(forecast, 3))  # whose squares may be beyond float32
     for axis, wanted in enumerate(_BOX, 1):
         found = _box(found, axis, min(wanted, (forecast.shape[axis] - 1) // 2))
     return found
