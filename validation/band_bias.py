@@ -113,13 +113,13 @@ def main():
         splits, pretrained, source, work = operators(
             given.frames, system, "fno", 2, 0, given.out / "frames"
         )
-        units = (source.history_normaliser, source.target_normaliser)
+        units = source.normalisers
         also = {"pretrained": pretrained}
         case(system, source, *splits, members=0, also=also, normalisers=units, folder=work)
     for seed in given.seeds:
         settings = DemoSettings(seed=seed, members=0)
         wake, pretrained, source, work = prepare(given.out, settings, QUIET)
-        units = (source.history_normaliser, source.target_normaliser)
+        units = source.normalisers
         also, how = {"pretrained": pretrained}, settings.adapt()
         splits = (wake.real_train, wake.real_fit, wake.real_test)
         case(

@@ -99,7 +99,7 @@ def wake_case(seed, members, out):
         wake.real_fit,
         also={"pretrained": pretrained},
         settings=settings.adapt(),
-        normalisers=(source.history_normaliser, source.target_normaliser),
+        normalisers=source.normalisers,
         folder=work,
     )
     found, p_values = score(model, constant, wake.real_test)
@@ -122,7 +122,7 @@ def frames_case(frames, system, members, out):
         fit,
         members,
         also={"pretrained": pretrained},
-        normalisers=(source.history_normaliser, source.target_normaliser),
+        normalisers=source.normalisers,
         folder=work,
     )
     found, p_values = score(model, constant, test)

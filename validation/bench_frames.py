@@ -82,7 +82,7 @@ def pair(place, folder, updates, stride):
     source = finetuned(place, measured, simulated, work, updates)
     repair = RepairSettings(width=8, depth=3, train=settings(updates, 2e-3))
     chosen = AdaptSettings(repair=repair, ensemble=EnsembleSettings(cells="published"))
-    normalisers = source.history_normaliser, source.target_normaliser
+    normalisers = source.normalisers
     model = adapt(
         source,
         measured["train"],

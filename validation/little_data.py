@@ -115,7 +115,7 @@ def case(folder, system, backbone, stride, seed, out, starts):
                 repair=changed(repair, start=start),
                 ensemble=EnsembleSettings(**ensemble),
             ),
-            normalisers=(source.history_normaliser, source.target_normaliser),
+            normalisers=source.normalisers,
             also={"pretrained": pretrained} if not ensemble else None,
             folder=work,
             reporter=Reporter(quiet=True),

@@ -32,7 +32,7 @@ def wake(seed, members, out):
     demo = DemoSettings(seed=seed, members=members, quick=True)
     data, _, source, work = prepare(out / "wake", demo, QUIET)
     ready = partial(adapt, source, data.real_train, data.real_fit)
-    normalisers = source.history_normaliser, source.target_normaliser
+    normalisers = source.normalisers
     return demo.adapt(), partial(ready, normalisers=normalisers), data.real_test, work
 
 
@@ -42,7 +42,7 @@ def frames(folder, system, seed, members, out):
     train = little_data.settings(2e-3, seed, 1e-5, **little_data.REPAIR)
     repair = RepairSettings(width=8, depth=3, train=train)
     settings = AdaptSettings(members=members, seed=42 + 100 * seed, repair=repair)
-    normalisers = source.history_normaliser, source.target_normaliser
+    normalisers = source.normalisers
     adapted = partial(adapt, source, *splits[:2], normalisers=normalisers)
     return settings, adapted, splits[2], work
 

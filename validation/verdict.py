@@ -59,7 +59,7 @@ def main():
     arguments = parser.parse_args()
     settings = Settings(arguments.seed, 0)
     wake, pretrained, source, work = prepare(arguments.out, settings, Reporter())
-    normalisers = (source.history_normaliser, source.target_normaliser)
+    normalisers = source.normalisers
     print(f"{datetime.date.today()}, torch {torch.__version__}, {arguments}\n")
     print("| recordings | fits | deployed | did harm | gain told | true gain | held | test alone |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
