@@ -116,24 +116,30 @@ def test_short_recording_gives_parts_whose_targets_do_not_overlap(length, folds)
         assert int((fit[:, None] - score).abs().min()) >= 6
 
 
-@pytest.mark.parametrize("length", [13, 40, 56, 90, 200])
+@pytest.mark.parametrize("length", [13, 24, 33, 48, 59])
 @pytest.mark.parametrize("order", ["in time", "shuffled"])
 def test_outer_folds_score_beyond_all_that_they_fit_on(length, order):
     windows = origins(range(length))
     if order == "shuffled":
         windows = windows[torch.randperm(length, generator=torch.Generator().manual_seed(0))]
     plan = blocks(windows, horizon=6)
-    found = outer_folds(plan, windows)
+    found = outer_folds(plan, windows, horizon=6)
     assert {0, len(plan.folds) - 1} <= set(found)
     for number, (fit, score) in enumerate(sides(plan, windows[:, 1])):
         between = fit.min() < score.min() and score.max() < fit.max()
         assert bool(between) == (number not in found)
 
 
+@pytest.mark.parametrize("length", [60, 90, 120, 200])
+def test_long_recordings_have_no_outer_folds(length):
+    windows = origins(range(length))
+    assert outer_folds(blocks(windows, horizon=6), windows, horizon=6) == ()
+
+
 @pytest.mark.parametrize("recordings", [2, 3, 4, 9])
 def test_several_recordings_have_no_outer_folds(recordings):
     windows = origins(*(range(60) for _ in range(recordings)))
-    assert outer_folds(blocks(windows, horizon=6), windows) == ()
+    assert outer_folds(blocks(windows, horizon=6), windows, horizon=6) == ()
 
 
 def test_blocks_do_not_depend_on_the_order_of_windows():

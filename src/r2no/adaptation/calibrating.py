@@ -70,7 +70,7 @@ class _Task:
             held_out.folds,
             shape,
             steep=True,
-            outer=outer_folds(held_out, windows.origins),
+            outer=outer_folds(held_out, windows.origins, horizon=model.fields.horizon_frames),
         )
         history = windows[int(self._numbers[0])].history[None, ..., self._measured]
         width = described(history).shape[1]

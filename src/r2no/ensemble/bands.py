@@ -13,9 +13,9 @@ The scale in use rests on all groups, those of the folds on a share f of them, a
 the noise of a scale brings falls as one over its data. So, with q_seen of scores by the scale that
 is used, which has no such excess, q = q_seen^(1 - f) q_apart^f.
 
-What a single recording goes on to lies beyond all that the model was fitted on, as outer folds
-alone do; blocks in between are forecast better. Their scores reach coverage p where all do at
-F(q_outer(p)), and that level takes the place of p.
+What a single short recording goes on to lies beyond all that the model was fitted on. Of its
+blocks only those of outer folds do; the others are forecast better. Scores of outer folds reach
+coverage p where all do at F(q_outer(p)), and that level takes the place of p.
 """
 
 import math

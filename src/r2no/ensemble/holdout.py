@@ -97,15 +97,18 @@ def blocks(origins: Int[Tensor, "window 2"], *, horizon: int, most: int = 12) ->
     return _joined(origins[:, 0], names.tolist(), plans)
 
 
-def outer_folds(held_out: HeldOut, origins: Int[Tensor, "window 2"]) -> tuple[int, ...]:
-    """Folds of a single recording that score what comes before or after all that they fit on.
+def outer_folds(
+    held_out: HeldOut, origins: Int[Tensor, "window 2"], *, horizon: int
+) -> tuple[int, ...]:
+    """Folds of a short recording that score what comes before or after all that they fit on.
 
     They are judged as the model is where the recording goes on; others lie between what they fit
-    on. There are none with several recordings.
+    on. There are none with several recordings, nor in one that is not cut into stretches: its
+    blocks lie farther from what their folds fit on, and a few of many say less than all do.
     """
-    if len(origins[:, 0].unique()) > 1:
-        return ()
     start, found = origins[:, 1], []
+    if len(origins[:, 0].unique()) > 1 or start.max() - start.min() + 1 >= _SHORT[1] * horizon:
+        return ()
     for number, parts in enumerate(held_out.folds):
         fit, score = (start[torch.isin(held_out.group, torch.tensor(part))] for part in parts)
         if len(fit) and len(score) and (fit.max() < score.min() or fit.min() > score.max()):

@@ -40,7 +40,7 @@ class Residuals:
         folds: Groups to fit on, groups to score on.
         steepness: How steep the forecasts were, at the same places; ``None`` if it was not kept, as
             in files of earlier versions.
-        outer: Numbers of the folds that score beyond all that they fit on; of one recording only.
+        outer: Numbers of the folds that score beyond all that they fit on; of a short recording.
     """
 
     totals: Maps
