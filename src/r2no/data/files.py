@@ -217,6 +217,11 @@ def reading_file(path: Path, kind: str) -> Iterator[None]:
         yield
     except R2NOError:
         raise
+    except PermissionError as error:
+        raise DataError(
+            f"`{path}` must be readable, but this user has no permission. Allow it (`chmod +r`), or "
+            "copy the file to where you may read it."
+        ) from error
     except Exception as error:  # readers raise anything for what is no such file, or damaged
         raise DataError(
             f"Could not read `{path}` as {kind}: {first_line(error)}. It is damaged, still being "
