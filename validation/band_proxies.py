@@ -1,13 +1,14 @@
 """Bands of one recording, on recordings made of measured and simulated frames.
 
-    python -m validation.band_proxies FRAMES [--systems cylinder combustion] [--out FOLDER]
+    python -m validation.band_proxies FRAMES [--systems cylinder combustion] [--fit 75]
+        [--out FOLDER]
 
 FRAMES is that of `validation.little_data`. Each system gives four recordings: the measured frames,
 the simulated ones as if they were measured (the source is pretrained on the others then), and both
-backwards in time. Each is adapted to without repair modules, and its bands are scored on the frames
-after those of the fit: with the level of all held-out blocks, and with that of outer folds (M14),
-which is what the library does. *Off* is the mean of |coverage - nominal| over 0.5, 0.8, 0.9 and
-0.95.
+backwards in time. Frames 0 to 149 train, so many as --fit says fit. Each is adapted to without
+repair modules, and its bands are scored on the frames after those of the fit: with the level of all
+held-out blocks, and with that of outer folds (M14), which is what the library does. *Off* is the
+mean of |coverage - nominal| over 0.5, 0.8, 0.9 and 0.95.
 
 Exits with 1 unless outer folds bring coverage nearer to the nominal on average and the interval
 score does not rise on average.
@@ -53,9 +54,11 @@ def scored(bands, model, test):
     return np.array([[row["coverage"], row["interval_score"]] for row in rows]).T
 
 
-def case(folder, name):
+def case(folder, name, frames):
     """A row of the table; both misses and the ratio of interval scores."""
-    (train, fit, test), pretrained, source, work = operators(folder, name, "fno", 2, 0, folder)
+    (train, fit, test), pretrained, source, work = operators(
+        folder, name, "fno", 2, 0, folder, frames
+    )
     units = (source.history_normaliser, source.target_normaliser)
     options = {"also": {"pretrained": pretrained}, "normalisers": units, "folder": work}
     model = adapt(source, train, fit, 0, reporter=QUIET, **options)
@@ -77,15 +80,17 @@ def main():
     )
     parser.add_argument("frames", type=Path)
     parser.add_argument("--systems", nargs="+", default=["cylinder", "combustion"])
+    parser.add_argument("--fit", type=int, default=75, help="frames of the fit split")
     parser.add_argument("--out", type=Path, default=Path("out/band-proxies"))
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    out = given.out / f"{given.fit}"
+    out.mkdir(parents=True, exist_ok=True)
     heads = [f"{p:g}, {level}" for p in COVERAGES for level in ("all", "outer")]
     print(f"| data | {' | '.join(heads)} | off, all | off, outer | interval score |")
     print("|---" * (len(heads) + 4) + "|", flush=True)
     found = []
     for system, *kind in product(given.systems, (False, True), (False, True)):
-        found.append(case(given.out, recording(given.frames, system, *kind, given.out)))
+        found.append(case(out, recording(given.frames, system, *kind, out), given.fit))
     before, after, ratio = np.mean(found, 0)
     print(f"\noff by {100 * before:.2f} points, with outer folds by {100 * after:.2f}")
     print(f"interval score {100 * ratio - 100:+.2f} %")

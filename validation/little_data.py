@@ -69,14 +69,15 @@ def settings(lr, seed, weight_decay=0.0, **schedule):
     )
 
 
-def operators(folder, system, backbone, stride, seed, out):
-    """Splits, pretrained and finetuned operator, and the folder of the work."""
+def operators(folder, system, backbone, stride, seed, out, fit=75):
+    """Splits, `fit` frames in the second, pretrained and finetuned operator, folder of the work."""
     stored = np.load(folder / f"{system}.npz")
     real, numerical = (
         (stored[name][:, ::stride, ::stride] * float(stored["scale"])).astype(np.float32)[..., None]
         for name in ("real", "numerical")
     )
-    splits = windows(real[:150]), windows(real[150:225]), windows(real[225:])
+    end = 150 + fit
+    splits = windows(real[:150]), windows(real[150:end]), windows(real[end:])
     simulated = windows(numerical[:240]), windows(numerical[240:], 5)
     work, reporter = out / f"{system}-{backbone}-{stride}-{seed}", Reporter(quiet=True)
     shape = (10, *real.shape[1:])
