@@ -11,7 +11,7 @@ import xarray as xr
 from validation.attacks import hostile_makers as make
 
 import r2no
-from r2no.data.files import check_file
+from r2no.data.files import check_file, reading_file
 from r2no.data.recordings import look_for_gaps
 from r2no.data.window import Fields
 from r2no.errors import DataError, FileDamagedError, R2NOError
@@ -168,3 +168,12 @@ def test_nonsense_under_any_name_is_refused(name: str, tmp_path: Path) -> None:
     os.remove(tmp_path / name)
     with pytest.raises(R2NOError):
         r2no.data.open(tmp_path / name)
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path):
+    with (
+        pytest.raises(DataError, match="no permission") as caught,
+        reading_file(tmp_path / "piv.nc", "netcdf"),
+    ):
+        raise PermissionError(13, "Permission denied")
+    assert "damaged" not in str(caught.value)

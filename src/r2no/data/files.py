@@ -219,8 +219,8 @@ def reading_file(path: Path, kind: str) -> Iterator[None]:
         raise
     except PermissionError as error:
         raise DataError(
-            f"`{path}` must be readable, but this user has no permission. Allow it (`chmod +r`), or "
-            "copy the file to where you may read it."
+            f"`{path}` must be readable, but this user has no permission. Allow it, or copy "
+            "the file to where you may read it."
         ) from error
     except Exception as error:  # readers raise anything for what is no such file, or damaged
         raise DataError(
