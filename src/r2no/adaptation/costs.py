@@ -18,10 +18,14 @@ from r2no.adaptation.loops import RepairLoops
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Window
 from r2no.ensemble import GramSums
+from r2no.ensemble.nested import NESTED_GRID
 from r2no.repair_loop import RepairUNet
 from r2no.training import TrainSettings
 
 Result = TypeVar("Result")
+
+#: Copies of the sums that a search for chains holds, and starts of a level at most.
+_COPIES, _STARTS = 5, 5
 
 
 class Training(NamedTuple):
@@ -54,6 +58,22 @@ def sums_bytes(settings: AdaptSettings, fields: Fields, *, groups: int) -> int:
     """Of the Gram sums of so many groups of windows, in memory; a file takes half as much."""
     chosen, cells, leads = expected(settings, fields, blocks=groups)
     return GramSums.bytes(chosen, cells, len(fields.measured), groups, leads)
+
+
+def search_bytes(settings: AdaptSettings, fields: Fields, *, groups: int, folds: int) -> int:
+    """Of the search for chains, beside the sums: those of occupied cells, and fits by fold.
+
+    The sums are held by slot, as the level that is tried, and as totals of the folds. Each fold
+    fits every penalty from each start.
+    """
+    if settings.ensemble.cells == "published":
+        return 0
+    chosen, cells, leads = expected(settings, fields, blocks=groups)
+    occupied = float(cells.occupied.sum()) / cells.num_cells
+    sums = GramSums.bytes(chosen, cells, len(fields.measured), groups, leads)
+    slots = cells.num_cells * cells.weight_channels(len(fields.measured)) * leads
+    fits = 8 * folds * slots * chosen.number * len(NESTED_GRID) * _STARTS
+    return round(occupied * (_COPIES * sums + fits))
 
 
 class Step:

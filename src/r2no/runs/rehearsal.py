@@ -19,11 +19,13 @@ from r2no.adaptation.costs import (
     duration,
     forecast_bytes,
     rollout_seconds,
+    search_bytes,
     size,
     sums_bytes,
     timed,
     training_work,
 )
+from r2no.adaptation.fitting import held_out_blocks
 from r2no.data.splits import Splits, apart
 from r2no.data.window import Placed, Window, batches, gather
 from r2no.ensemble import Columns, GramAccumulator
@@ -205,7 +207,11 @@ def _disk_row(weights: int, splits: Splits, settings: AdaptSettings, out: Path) 
 
 def _memory_row(splits: Splits, settings: AdaptSettings) -> Finding:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    needed = peak * settings.jobs + _sums_bytes(splits, settings)
+    held_out, fields = held_out_blocks(splits.fit, settings), splits.fit.fields
+    groups, folds = 1 + int(held_out.group.max()), len(held_out.folds)
+    sums = sums_bytes(settings, fields, groups=groups)
+    fit = sums + search_bytes(settings, fields, groups=groups, folds=folds)
+    needed = peak * settings.jobs + fit
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     text = f"About {size(needed)} of {size(total)}, measured with one batch of each kind"
     if needed > 0.9 * total:
