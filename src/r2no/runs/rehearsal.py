@@ -206,6 +206,7 @@ def _disk_row(weights: int, splits: Splits, settings: AdaptSettings, out: Path) 
 
 
 def _memory_row(splits: Splits, settings: AdaptSettings) -> Finding:
+    """What the run would hold at most: a batch of each kind by job, the sums, and their search."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     held_out, fields = held_out_blocks(splits.fit, settings), splits.fit.fields
     groups, folds = 1 + int(held_out.group.max()), len(held_out.folds)
