@@ -1,5 +1,6 @@
 """Train a backbone, adapt it, score either: runs that resume and say what they used."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def run_evaluation(config: EvaluateConfig, *, reporter: Reporter = SILENT) -> di
 def _operators(config: EvaluateConfig, reporter: Reporter) -> tuple[dict[str, Operator], Source]:
     if is_artifact(config.model):
         model, source = open_artifact(config, reporter=reporter)
-        model.source = Remembered(source.operator)  # scored beside the model, computed once
+        model = replace(model, source=Remembered(source.operator))  # scored beside it, asked once
         return {"scores": model.forecast, "source_scores": model.source}, source
     if config.model.is_dir():
         raise ConfigError(
