@@ -25,10 +25,10 @@ from r2no.errors import ConfigError
 from r2no.progress import SILENT
 from r2no.realpdebench import write_tiny
 from r2no.realpdebench.protocol.inputs import open_source
-from r2no.realpdebench.study.checkpoints import released
 from r2no.realpdebench.study.config import BenchConfig, Pair
 from r2no.realpdebench.study.details import load_fields
 from r2no.realpdebench.study.figures import FIGURES, draw
+from r2no.realpdebench.study.pair import released
 from r2no.realpdebench.study.plan import plan_sheet
 from r2no.realpdebench.study.readouts import retained_depths, stored_errors
 from r2no.realpdebench.study.run import Outcome, in_processes, run_bench

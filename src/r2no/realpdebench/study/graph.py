@@ -20,9 +20,8 @@ from r2no.adaptation.stored import is_artifact
 from r2no.errors import R2NOError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
-from r2no.realpdebench.study.checkpoints import check_sources, obtain_source, released
 from r2no.realpdebench.study.config import BenchConfig, Pair
-from r2no.realpdebench.study.pair import run_pair
+from r2no.realpdebench.study.pair import check_sources, obtain_source, released, run_pair
 from r2no.realpdebench.study.run import prepare_data
 from r2no.realpdebench.study.studies import SourceName
 from r2no.realpdebench.study.tables import study_sheet

@@ -16,9 +16,8 @@ from r2no.errors import ConfigError
 from r2no.locks import sole_writer
 from r2no.progress import SILENT, Reporter
 from r2no.realpdebench.files.tiny import write_tiny
-from r2no.realpdebench.study.checkpoints import check_sources, obtain_source
 from r2no.realpdebench.study.config import BenchConfig, Pair
-from r2no.realpdebench.study.pair import run_pair
+from r2no.realpdebench.study.pair import check_sources, obtain_source, run_pair
 
 Unit = tuple[str, str]
 
