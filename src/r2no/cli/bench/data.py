@@ -11,7 +11,7 @@ from r2no.cli import options
 from r2no.cli.app import bench_app, console, say
 from r2no.realpdebench import SYSTEMS, audit, write_tiny
 from r2no.realpdebench.files import fetch
-from r2no.realpdebench.files.hub import HuggingFaceHub
+from r2no.realpdebench.files.fetch import HuggingFaceHub
 from r2no.realpdebench.systems import KINDS, SPLITS
 
 checkpoints_app = typer.Typer(no_args_is_help=True, help="Released weights.")
