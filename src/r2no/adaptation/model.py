@@ -33,7 +33,7 @@ from r2no.ensemble import (
     cost_curve,
     learning_curve,
 )
-from r2no.ensemble.calibration import Calibration
+from r2no.ensemble.bands import Calibration
 from r2no.ensemble.columns import last_depths, repair_label
 from r2no.ensemble.compose import CellWeights
 from r2no.ensemble.familiar import described
