@@ -1,7 +1,6 @@
 """The spectral ensemble: Gram sums, ridge solutions, composition and depth diagnostics (M5-M13)."""
 
 from r2no.ensemble.accumulate import ColumnSpectra, GramAccumulator
-from r2no.ensemble.batch import FitBatch
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import Composition, Readouts
 from r2no.ensemble.diagnostics import (
@@ -14,7 +13,7 @@ from r2no.ensemble.diagnostics import (
 )
 from r2no.ensemble.estimator import SpectralEnsemble
 from r2no.ensemble.fitted import FittedEnsemble
-from r2no.ensemble.gram import GramSums
+from r2no.ensemble.gram import FitBatch, GramSums
 from r2no.ensemble.holdout import Fold, HeldOut, blocks, halves
 from r2no.ensemble.nested import NestedFit, solve_nested
 from r2no.ensemble.plan import FitPlan

@@ -11,11 +11,10 @@ from torch import Tensor
 from r2no import checks, devices
 from r2no._types import Field, Number, PathLike
 from r2no.ensemble.accumulate import GramAccumulator
-from r2no.ensemble.batch import FitBatch, check_batch
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import Composition
 from r2no.ensemble.fitted import FittedEnsemble
-from r2no.ensemble.gram import GramSums
+from r2no.ensemble.gram import FitBatch, GramSums, check_batch
 from r2no.ensemble.holdout import Fold
 from r2no.ensemble.nested import NestedFit
 from r2no.ensemble.plan import FitPlan
