@@ -15,10 +15,16 @@ from r2no._repr import html_table
 from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.groups import ColumnGroup, Instant, MeanField, group_forecasts
-from r2no.adaptation.histories import History, check_range, read_history, without_gaps
+from r2no.adaptation.histories import (
+    History,
+    check_range,
+    coverages,
+    prediction,
+    read_history,
+    without_gaps,
+)
 from r2no.adaptation.labelled import read_labelled
 from r2no.adaptation.loops import RepairLoops
-from r2no.adaptation.prediction import coverages, prediction
 from r2no.data.window import Fields, Windows
 from r2no.ensemble import (
     BudgetPoint,
