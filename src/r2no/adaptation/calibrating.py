@@ -19,7 +19,7 @@ from r2no.ensemble.compose import CellWeights
 from r2no.ensemble.familiar import Familiar, described
 from r2no.ensemble.holdout import outer_folds
 from r2no.ensemble.residuals import ResidualGatherer
-from r2no.ensemble.steepness import steepness
+from r2no.ensemble.scale import steepness
 from r2no.progress import Reporter
 from r2no.training import SourceCache
 

@@ -1,8 +1,8 @@
 """Bands: how far off a forecast may be, from residuals of fits that had not seen them (M14).
 
-The half-width is q(p) s m: the scale s of :mod:`r2no.ensemble.scale` by place, lead time and
-channel, the factor m of :mod:`r2no.ensemble.steepness` by which a forecast is steeper there than
-usual, and a factor for the coverage p. Scores |r|/(s m) of a group of windows come from a scale of
+The half-width is q(p) s m: the scale s by place, lead time and channel, the factor m by which a
+forecast is steeper there than usual (both of :mod:`r2no.ensemble.scale`), and a factor for the
+coverage p. Scores |r|/(s m) of a group of windows come from a scale of
 other groups. q_apart(p) is a quantile of them at a level p' a little above p, such that
 
     mean over folds of  F_scored(q_fitted(p'))  =  p,
@@ -35,8 +35,14 @@ from r2no import checks
 from r2no._repr import brief_repr
 from r2no.ensemble.familiar import Familiar
 from r2no.ensemble.residuals import Residuals
-from r2no.ensemble.scale import Map, choose_pulls, pooled_scale
-from r2no.ensemble.steepness import choose_exponent, relative, steepness
+from r2no.ensemble.scale import (
+    Map,
+    choose_exponent,
+    choose_pulls,
+    pooled_scale,
+    relative,
+    steepness,
+)
 from r2no.errors import ConfigError, EmptySplitError
 
 #: Scores are counted on a logarithmic grid; beyond its ends in the last bin.
