@@ -44,22 +44,22 @@ PARADIGM: dict[SourceName, str] = {"pretrained": "numerical", "finetune": "finet
 _BROKEN: tuple[tuple[str, SourceName], ...] = (("cno", "finetune"),)
 
 
-def released(place: Pair) -> Path | None:
+def released(pair: Pair) -> Path | None:
     """The released checkpoint of a pair, if it was given.
 
     Raises:
         ConfigError: for a file that the paper says does not work, unless it is accepted.
     """
-    folder = place.config.checkpoints
+    folder = pair.config.checkpoints
     if folder is None:
         return None
-    for name in spellings(place.backbone):
+    for name in spellings(pair.backbone):
         for ending in ("safetensors", "pth"):
-            path = folder / place.system / name / f"{PARADIGM[place.source]}.{ending}"
+            path = folder / pair.system / name / f"{PARADIGM[pair.source]}.{ending}"
             if path.is_file():
-                broken = (place.backbone, place.source) in _BROKEN
-                if broken and not (place.config.accept or _own(path)):
-                    raise _refusal(path, place)
+                broken = (pair.backbone, pair.source) in _BROKEN
+                if broken and not (pair.config.accept or _own(path)):
+                    raise _refusal(path, pair)
                 return path
     return None
 
@@ -69,11 +69,11 @@ def _own(path: Path) -> bool:
     return path.suffix == ".safetensors" and bool(read_checkpoint(path).context)
 
 
-def _refusal(path: Path, place: Pair) -> ConfigError:
-    printed = published("main").get((place.backbone, place.system), "finetuned", "rmse")
+def _refusal(path: Path, pair: Pair) -> ConfigError:
+    printed = published("main").get((pair.backbone, pair.system), "finetuned", "rmse")
     return ConfigError(
         f"`{path}` is a released file of which the paper says that it does not work: its authors "
-        f"finetuned {BACKBONES[place.backbone]} themselves (RMSE {printed:.5f} on {place.system}). "
+        f"finetuned {BACKBONES[pair.backbone]} themselves (RMSE {printed:.5f} on {pair.system}). "
         "Remove it to have the network finetuned here, put a checkpoint of `r2no bench train` in "
         "its place, or use it all the same with `--accept`; `r2no bench compare` then sets its "
         "RMSE beside the printed one."
@@ -82,23 +82,23 @@ def _refusal(path: Path, place: Pair) -> ConfigError:
 
 def check_sources(config: BenchConfig) -> None:
     """Refuse unusable checkpoints before any work is done."""
-    for place in config.pairs():
-        released(place)
+    for pair in config.pairs():
+        released(pair)
 
 
-def source_config(place: Pair, start: Path | None) -> TrainConfig:
+def source_config(pair: Pair, start: Path | None) -> TrainConfig:
     """The training that makes a checkpoint; its folder's name is a hash of all it depends on."""
-    system, paradigm = place.system, PARADIGM[place.source]
-    train = place.config.train(system, place.backbone, paradigm=paradigm, source=start)
-    kind = "numerical" if place.source == "pretrained" else "real"
+    system, paradigm = pair.system, PARADIGM[pair.source]
+    train = pair.config.train(system, pair.backbone, paradigm=paradigm, source=start)
+    kind = "numerical" if pair.source == "pretrained" else "real"
     key = storage.fingerprint(
         train.model_dump(mode="json", exclude={"data", "out", "source", "cache"}),
         None if start is None else storage.file_sha256(start),
         open_windows(train, system, kind, "train").fingerprint,
         open_windows(train, system, "real", "val").fingerprint,
     )
-    folder = f"{system}-{place.backbone}-{paradigm}-{key[:12]}"
-    return train.model_copy(update={"out": place.config.out / "sources" / folder})
+    folder = f"{system}-{pair.backbone}-{paradigm}-{key[:12]}"
+    return train.model_copy(update={"out": pair.config.out / "sources" / folder})
 
 
 def finished(train: TrainConfig) -> bool:
@@ -110,15 +110,15 @@ def finished(train: TrainConfig) -> bool:
     return bool(storage.file_sha256(checkpoint) == expected)
 
 
-def obtain_source(place: Pair, reporter: Reporter) -> Path:
+def obtain_source(pair: Pair, reporter: Reporter) -> Path:
     """The checkpoint a pair starts from; trains what is missing, and goes on where it stopped."""
-    path = released(place)
+    path = released(pair)
     if path is not None:
         return path
     start = None
-    if place.source == "finetune":
-        start = obtain_source(place.starting_from("pretrained"), reporter)
-    train = source_config(place, start)
+    if pair.source == "finetune":
+        start = obtain_source(pair.starting_from("pretrained"), reporter)
+    train = source_config(pair, start)
     with sole_run(train.folder / SUMMARY):
         if not ranks.agreed(finished(train)):
             train.check()
@@ -126,29 +126,29 @@ def obtain_source(place: Pair, reporter: Reporter) -> Path:
     return train.folder / CHECKPOINT
 
 
-def run_pair(place: Pair, checkpoint: Path, reporter: Reporter) -> bool:
+def run_pair(pair: Pair, checkpoint: Path, reporter: Reporter) -> bool:
     """Do what is missing of a pair; returns whether anything was.
 
     A second process waits for the first, and then finds nothing missing.
     """
-    windows = place.config.windows(place.system)
-    key = place.key(checkpoint, windows)
-    with sole_run(place.result), sole_run(place.folder(key) / ARTIFACT):
-        if ranks.agreed(place.is_done(key)):
+    windows = pair.config.windows(pair.system)
+    key = pair.key(checkpoint, windows)
+    with sole_run(pair.result), sole_run(pair.folder(key) / ARTIFACT):
+        if ranks.agreed(pair.is_done(key)):
             return False
-        source = place.open(checkpoint, reporter)
+        source = pair.open(checkpoint, reporter)
         check_operator(source.operator, windows["test"])
-        protocol = Protocol(place.config.batch_size, place.config.compat, source.normalisers)
-        if not place.is_scored(key):
-            model = _adapted(place, source, windows, key, reporter)
-            score_pair(place, key, model, windows, protocol=protocol, reporter=reporter)
-        if place.config.beyond:
-            run_beyond(place, key, source, windows, protocol, reporter)
+        protocol = Protocol(pair.config.batch_size, pair.config.compat, source.normalisers)
+        if not pair.is_scored(key):
+            model = _adapted(pair, source, windows, key, reporter)
+            score_pair(pair, key, model, windows, protocol=protocol, reporter=reporter)
+        if pair.config.beyond:
+            run_beyond(pair, key, source, windows, protocol, reporter)
     return True
 
 
 def score_pair(
-    place: Pair,
+    pair: Pair,
     key: str,
     model: AdaptedModel,
     windows: Mapping[str, Windows],
@@ -161,32 +161,32 @@ def score_pair(
     found = run_pass(model, chosen, windows["test"], protocol, reporter=reporter)
     frames = shown_frames(model.fields.horizon_frames)
     measured = [model.fields.channels[channel] for channel in model.fields.measured]
-    storage.save_tensors(place.fields, found.fields, {"frames": frames, "channels": measured})
+    storage.save_tensors(pair.fields, found.fields, {"frames": frames, "channels": measured})
     price = selection_summary(
         errors_by_trajectory(model, windows["val"], reporter), checkpoints=_checkpoints(model)
     )
-    result = _result(place, model, chosen, found, windows)
+    result = _result(pair, model, chosen, found, windows)
     result["theory"] = {"contraction": found.contraction.summary(), "selection": price}
-    storage.write_json(place.result, {"format": FORMAT, "key": key, **result})
+    storage.write_json(pair.result, {"format": FORMAT, "key": key, **result})
 
 
 def _adapted(
-    place: Pair, source: Source, windows: dict[str, RealPDEBench], key: str, reporter: Reporter
+    pair: Pair, source: Source, windows: dict[str, RealPDEBench], key: str, reporter: Reporter
 ) -> AdaptedModel:
     """The adapted model, made with one pass over the fit split unless it is there.
 
     Always read back from its file, so that a resumed run sees the same bits as an unbroken one.
     """
-    path = place.folder(key) / ARTIFACT
+    path = pair.folder(key) / ARTIFACT
     if ranks.agreed(is_artifact(path)):
-        return load(path, source.operator, device=place.config.device)
-    model = _fitted(place, source, windows, key, place.config.adapt(), reporter)
+        return load(path, source.operator, device=pair.config.device)
+    model = _fitted(pair, source, windows, key, pair.config.adapt(), reporter)
     with_names(model, source).save(path)
-    return load(path, source.operator, device=place.config.device)
+    return load(path, source.operator, device=pair.config.device)
 
 
 def _fitted(
-    place: Pair,
+    pair: Pair,
     source: Source,
     windows: Mapping[str, Windows],
     key: str,
@@ -200,24 +200,24 @@ def _fitted(
         windows["val"],
         settings=settings,
         normalisers=source.normalisers,
-        folder=place.folder(key) / "work",
+        folder=pair.folder(key) / "work",
         reporter=reporter,
     )
 
 
 def _result(
-    place: Pair,
+    pair: Pair,
     model: AdaptedModel,
     chosen: StudyReadouts,
     found: TestPass,
     windows: Mapping[str, Windows],
 ) -> dict[str, Any]:
     """What a pair's file holds: scores, choices, cost and where they come from."""
-    config, loops = place.config, model.loops
+    config, loops = pair.config, model.loops
     return {
-        "system": place.system,
-        "backbone": place.backbone,
-        "source": place.source,
+        "system": pair.system,
+        "backbone": pair.backbone,
+        "source": pair.source,
         "preset": config.preset,
         "settings_key": config.settings_key(),
         "settings": model.settings.model_dump(mode="json"),
@@ -264,7 +264,7 @@ def _parameters(module: object) -> int:
 
 
 def run_beyond(
-    place: Pair,
+    pair: Pair,
     key: str,
     source: Source,
     windows: Mapping[str, Windows],
@@ -276,7 +276,7 @@ def run_beyond(
     The modules are those of the paper's pass, found in its work folder; one pass over the fit split
     and one over the test split come on top. Nothing of the paper's result changes.
     """
-    model = _fitted(place, source, windows, key, place.config.beyond_adapt(), reporter)
+    model = _fitted(pair, source, windows, key, pair.config.beyond_adapt(), reporter)
     fields, members = model.fields, len(model.loops.modules)
     names = {f"r2no_m{members}": "beyond", "r2no_m1": "beyond_m1", "r2no_m0": "beyond_m0"}
     found = readouts(model)
@@ -293,4 +293,4 @@ def run_beyond(
         reporter=reporter,
     )
     content: dict[str, Any] = {"verdict": str(model.verdict), "readouts": metrics.compute()}
-    storage.write_json(beyond_file(place.result), {"format": BEYOND_FORMAT, "key": key, **content})
+    storage.write_json(beyond_file(pair.result), {"format": BEYOND_FORMAT, "key": key, **content})
