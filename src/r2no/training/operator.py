@@ -23,7 +23,6 @@ from r2no.backbones.formats import (
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
 from r2no.errors import ConfigError, FileDamagedError, NonFiniteError, ShapeError
-from r2no.training.engine import TrainResult
 
 #: Largest difference between two answers that rounding explains, relative to the largest value or,
 #: if that is less, to the range of values: fields may lie on top of a large constant. Then the
@@ -171,21 +170,6 @@ def operator_state(operator: Operator) -> dict[str, Tensor]:
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
-#: The benchmark's name of each validation score, and ours.
-_SCORES = {
-    "normalized_mse": "normalised_mse",
-    "rmse": "rmse",
-    "mae": "mae",
-    "rel_l2_error": "rel_l2",
-    "r2": "r2",
-    "ke_error": "ke_error",
-    "f_error": "frmse",
-    **{f"{band}_f_error": f"frmse_{band}" for band in ("low", "mid", "high")},
-    **{f"rel_{band}_f_error": f"rel_frmse_{band}" for band in ("low", "mid", "high")},
-    "freq_error": "freq_error",
-}
-
-
 def save_operator(
     operator: PhysicalOperator,
     path: PathLike,
@@ -200,7 +184,7 @@ def save_operator(
         operator: The network with its normalisers.
         path: ``.safetensors`` for r2no's format, ``.pth`` for the benchmark's dictionary.
         backbone: Registry name of the network.
-        history: Of training, see :func:`benchmark_history`.
+        history: Of training, as a file keeps it.
         context: JSON-able notes that go into r2no's format, such as the system.
     """
     path = Path(path)
@@ -250,22 +234,6 @@ def load_operator(path: PathLike) -> tuple[PhysicalOperator, dict[str, Any]]:
     return PhysicalOperator(network, *normalisers).eval(), context
 
 
-def benchmark_history(result: TrainResult) -> dict[str, Any]:
-    """What the benchmark stores beside the weights, up to the update they are from."""
-    rows = [row for row in result.log if row["update"] <= result.best_update]
-    scores: dict[str, list[float | Tensor]] = {
-        theirs: [_entry(theirs, float(row[ours])) for row in rows]
-        for theirs, ours in _SCORES.items()
-    }
-    return {
-        "train_losses": result.losses[: result.best_update],
-        "val_losses": scores,
-        "iteration": result.best_update,
-        "best_iteration": result.best_update,
-        "best_val_loss": torch.tensor(result.best_score),
-    }
-
-
 def plain_normaliser(normaliser: Normaliser) -> dict[str, list[float]]:
     """A normaliser as JSON."""
     return {"shift": normaliser.shift.tolist(), "scale": normaliser.scale.tolist()}
@@ -274,8 +242,3 @@ def plain_normaliser(normaliser: Normaliser) -> dict[str, list[float]]:
 def normaliser_from_plain(content: Mapping[str, list[float]]) -> Normaliser:
     """Inverse of :func:`plain_normaliser`."""
     return Normaliser(torch.tensor(content["shift"]), torch.tensor(content["scale"]))
-
-
-def _entry(name: str, value: float) -> float | Tensor:
-    """Scores are 0-dimensional tensors there, the normalised loss is a number."""
-    return value if name == "normalized_mse" else torch.tensor(value)
