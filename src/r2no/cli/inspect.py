@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from r2no import backbones, storage
+from r2no import backbones
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.stored import is_artifact, is_intact, read_manifest, understood
 from r2no.cli import options
-from r2no.cli.app import app, say, shown
+from r2no.cli.app import app, say, say_json, shown
 from r2no.data import open as open_data
 from r2no.data.files import is_data
 from r2no.data.recordings import look_for_gaps
@@ -40,7 +40,7 @@ def inspect(
     else:
         found = _artifact(path) if path.is_dir() else _checkpoint(path)
     if as_json:
-        typer.echo(json.dumps(storage.strict_json(found), indent=2, allow_nan=False))
+        say_json(found)
         return
     for name, value in found.items():
         text = value if isinstance(value, str) else json.dumps(value)
