@@ -23,9 +23,9 @@ from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairLoops, Repair
 from r2no.adaptation.columns import free_groups, resolved
 from r2no.adaptation.fitting import fit_ensemble
 from r2no.data import ArrayWindows
+from r2no.data.normalise import fit_normalisers
 from r2no.progress import SILENT
 from r2no.training import Persistence, cached_source
-from r2no.training.problems import fit_normalisers
 
 CHANNELS, MEMBERS, TRAJECTORIES = 2, 3, 6
 

@@ -19,6 +19,7 @@ import torch
 from r2no import backbones
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings, adapt
 from r2no.data import ArrayWindows
+from r2no.data.normalise import fit_normalisers
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.evaluation import Protocol
 from r2no.realpdebench.study.config import BenchConfig, Pair
@@ -28,7 +29,6 @@ from r2no.realpdebench.study.tables import study_sheet
 from r2no.realpdebench.study.values import load_results
 from r2no.storage import fingerprint
 from r2no.training import PhysicalOperator, TrainSettings, train_operator
-from r2no.training.problems import fit_normalisers
 
 
 def settings(updates, lr, **more):

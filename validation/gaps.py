@@ -24,10 +24,10 @@ import xarray as xr
 import r2no
 from r2no.adaptation import AdaptSettings, RepairSettings
 from r2no.data import batches
+from r2no.data.normalise import fit_normalisers
 from r2no.metrics import Accumulator
 from r2no.progress import Reporter
 from r2no.training import PhysicalOperator, TrainSettings, train_operator
-from r2no.training.problems import fit_normalisers
 from r2no.wake import WakeSettings, make_wake
 
 TRAIN = TrainSettings(

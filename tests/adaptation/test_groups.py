@@ -149,8 +149,8 @@ def test_artifact_brings_groups_and_asks_for_those_it_cannot(model, data, other,
 
 def test_operators_of_known_kind_come_along(data, tmp_path):
     from r2no import backbones
+    from r2no.data.normalise import fit_normalisers
     from r2no.training import PhysicalOperator
-    from r2no.training.problems import fit_normalisers
 
     def network(seed):
         torch.manual_seed(seed)

@@ -1,6 +1,7 @@
 """Upload and download through the real huggingface_hub, against a hub on this machine."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -40,6 +41,54 @@ def test_model_pushed_to_a_hub_comes_back_the_same(
                 "not a name", endpoint=endpoint, cache_dir=tmp_path / "cache", token=False
             )
     assert "license: cc-by-4.0" in (tmp_path / "hub" / "README.md").read_text()
+
+
+class Noted(huggingface_hub.HfApi):
+    """A client of a hub that notes what it is asked, and reads the folder that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: dict[str, Any] = {}
+        self.names: set[str] = set()
+        self.card = ""
+
+    def create_repo(self, repo_id: str, **options: Any) -> None:
+        self.said |= {"repo": repo_id, **options}
+
+    def upload_folder(self, *, folder_path: Path, **options: Any) -> Any:
+        self.said |= options
+        self.names = {path.name for path in folder_path.iterdir()}
+        self.card = (folder_path / "README.md").read_text()
+        return SimpleNamespace(commit_url="hub/commit/1")
+
+
+def test_every_argument_of_an_upload_arrives(model: r2no.AdaptedModel) -> None:
+    api = Noted()
+    address = model.push_to_hub(
+        "me/wave",
+        include_source=False,
+        data="two waves",
+        scores={"r2no": {"rmse": 0.25}},
+        private=False,
+        revision="draft",
+        message="first",
+        api=api,
+    )
+    assert address == "hub/commit/1"
+    assert (api.said["repo"], api.said["private"]) == ("me/wave", False)
+    assert (api.said["revision"], api.said["commit_message"]) == ("draft", "first")
+    assert "source.safetensors" not in api.names
+    assert "two waves" in api.card
+    assert "0.25" in api.card
+
+
+def test_every_argument_of_loading_arrives(model: r2no.AdaptedModel, tmp_path: Path) -> None:
+    path = model.save(tmp_path / "model.r2no", include_source=False)
+    with pytest.raises(ConfigError, match="does not bring its source"):
+        r2no.AdaptedModel.from_pretrained(path, trust_source=True)
+    again = r2no.AdaptedModel.from_pretrained(path, source=model.source, device="cpu")
+    assert again.source is model.source
+    assert again.device == torch.device("cpu")
 
 
 def test_folder_is_taken_before_the_hub(model: r2no.AdaptedModel, tmp_path: Path) -> None:

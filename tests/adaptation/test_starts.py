@@ -5,13 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.support.adapting import FIT, HISTORY, SETTINGS, Source, split
+from typer.testing import CliRunner
 
 import r2no
 from r2no.adaptation import minutes as within
+from r2no.adaptation.group_files import columns_in_words
 from r2no.adaptation.groups import Instant
 from r2no.adaptation.loops import StartCache
 from r2no.adaptation.minutes import Size, held_out_error
 from r2no.adaptation.named_readouts import readouts, score_readouts
+from r2no.adaptation.stored import read_manifest
+from r2no.cli.main import app
 from r2no.errors import ConfigError, FingerprintError
 from r2no.settings import changed
 from r2no.training import SourceCache
@@ -82,6 +86,16 @@ def test_another_composition_is_another_start(model):
     fewer = changed(settings, ensemble=changed(settings.ensemble, recall=1))
     other = r2no.adapt(Source(), TRAIN, FIT, settings=fewer).loops.start
     assert other.key != one.key
+
+
+def test_every_group_of_an_artifact_has_words(model, tmp_path):
+    path = model.save(tmp_path / "model.r2no")
+    words = columns_in_words(read_manifest(path))
+    assert list(words) == ["repair", *(group.name for group in model.groups), "base"]
+    assert "loops start from it" in words["instant"]
+    shown = CliRunner().invoke(app, ["inspect", str(path)])
+    assert shown.exit_code == 0
+    assert words["instant"] in " ".join(shown.output.split())
 
 
 def test_saved_merged_and_exported_as_others_are(model, tmp_path):

@@ -1,6 +1,7 @@
 """The shape of the command line: two wings, what moved says so, one screen of help, the schema."""
 
 import json
+import math
 import shlex
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from r2no import storage
 from r2no.cli import main
+from r2no.cli.app import say_json
 from r2no.cli.moved import MovedError
 from r2no.errors import ConfigError
 from r2no.runs import OwnConfig, config_schema
@@ -31,6 +34,15 @@ def test_commands_stand_in_two_wings() -> None:
     root: Any = typer.main.get_command(main.app)
     assert visible(root) == OWN | {"bench"}
     assert visible(root.commands["bench"]) == BENCH
+
+
+def test_printed_json_is_what_a_file_would_hold(tmp_path: Path, capsys) -> None:
+    content = {"scores": {"r2": -math.inf, "rmse": math.nan, "mae": 0.25}, "split": "test"}
+    say_json(content)
+    storage.write_json(tmp_path / "scores.json", content)
+    printed = capsys.readouterr().out
+    assert printed == (tmp_path / "scores.json").read_text()
+    json.loads(printed, parse_constant=pytest.fail)
 
 
 def test_help_of_adapt_fits_one_screen() -> None:

@@ -9,7 +9,7 @@ from tests.support.local_hub import LocalHub
 from r2no.cli.bench import data
 from r2no.errors import ConfigError, DataError
 from r2no.realpdebench import RealPDEBench
-from r2no.realpdebench.files.hub import RemoteFile, Repository
+from r2no.realpdebench.files.fetch import RemoteFile, Repository
 
 LARGE = RemoteFile("fsi/hf_dataset/real/data-00009-of-00010.arrow", 2 * 10**9)
 

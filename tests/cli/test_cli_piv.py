@@ -14,9 +14,9 @@ import r2no as library
 from r2no import __version__, backbones
 from r2no.adaptation import AdaptSettings
 from r2no.cli import main
+from r2no.data.normalise import fit_normalisers
 from r2no.errors import ConfigError, DataError, FileMissingError, GridMismatchError
 from r2no.training import PhysicalOperator
-from r2no.training.problems import fit_normalisers
 
 SETTINGS = AdaptSettings(
     members=1,

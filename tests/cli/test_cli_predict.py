@@ -14,9 +14,9 @@ from tests.support.waves import travelling_wave
 import r2no as library
 from r2no import backbones
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
+from r2no.data.normalise import fit_normalisers
 from r2no.errors import ConfigError, UnknownNameError
 from r2no.training import PhysicalOperator, TrainSettings, save_operator
-from r2no.training.problems import fit_normalisers
 
 
 def recording(seed: int) -> xr.Dataset:

@@ -100,6 +100,15 @@ def test_a_channel_is_measured_once():
         SpectralEnsemble(FourierCells.polar((6, 7)), 0.1, (0, 0)).fit([problem()])
 
 
+def test_every_channel_is_measured_unless_it_is_said():
+    data, cells = problem(), FourierCells.polar((6, 7), radial=3, angular=2)
+    model = SpectralEnsemble(cells, 0.1).fit([data])
+    named = SpectralEnsemble(cells, 0.1, range(data[0].shape[-1])).fit([data])
+    assert torch.equal(model.weights_, named.weights_)
+    assert model.fitted_.measured == named.fitted_.measured
+    assert model.get_params()["measured"] is None
+
+
 def test_infinite_penalty_gives_the_source():
     data = problem()
     model = fit(data, FourierCells.polar((6, 7), radial=3, angular=2), ridge=float("inf"))

@@ -9,7 +9,7 @@ import torch
 
 from r2no.ensemble.bands import Bands
 from r2no.ensemble.residuals import ResidualGatherer
-from r2no.ensemble.steepness import choose_exponent, relative, steepness
+from r2no.ensemble.scale import choose_exponent, relative, steepness
 
 SHAPE = (4, 12, 14, 1)
 

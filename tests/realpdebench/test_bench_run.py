@@ -25,10 +25,10 @@ from r2no.errors import ConfigError
 from r2no.progress import SILENT
 from r2no.realpdebench import write_tiny
 from r2no.realpdebench.protocol.inputs import open_source
-from r2no.realpdebench.study.checkpoints import released
 from r2no.realpdebench.study.config import BenchConfig, Pair
 from r2no.realpdebench.study.details import load_fields
 from r2no.realpdebench.study.figures import FIGURES, draw
+from r2no.realpdebench.study.pair import released
 from r2no.realpdebench.study.plan import plan_sheet
 from r2no.realpdebench.study.readouts import retained_depths, stored_errors
 from r2no.realpdebench.study.run import Outcome, in_processes, run_bench
@@ -232,16 +232,16 @@ def test_theory_figure_shows_the_errors_of_the_iterates(run, drawn):
 
 def test_readouts_equal_those_of_the_adapted_model(run, data):
     """The joint composition gives what each readout gives by itself."""
-    place = Pair(config(data, run, "cylinder", "fno"), "cylinder", "fno", "finetune")
+    pair = Pair(config(data, run, "cylinder", "fno"), "cylinder", "fno", "finetune")
     (folder,) = (run / "adapt").glob("cylinder-fno-finetune-*")
-    reading = place.config.benchmark("cylinder", "fno")
+    reading = pair.config.benchmark("cylinder", "fno")
     path = folder / "model.r2no" / "source.safetensors"
     source = open_source(reading, path, cache=None, reporter=SILENT)
     model = load(folder / "model.r2no", source.operator)
     scores, errors = score_readouts(
-        model, place.config.windows(place.system)["test"], readouts(model)
+        model, pair.config.windows(pair.system)["test"], readouts(model)
     )
-    found = json.loads(place.result.read_text())
+    found = json.loads(pair.result.read_text())
     names = {"r2no_m3": "r2no"}
     for name, metrics in scores.items():
         ours = found["readouts"][names.get(name, name)]
@@ -339,8 +339,8 @@ def test_plan_counts_what_is_left(run, data, tmp_path):
     )
     assert "2 results, 2 cached; 0 evaluations" in text
     fresh = plan_sheet(config(data, tmp_path, "cylinder", "fno"))
-    place = Pair(config(data, tmp_path, "cylinder", "fno"), "cylinder", "fno", "finetune")
-    sizes = {split: len(windows) for split, windows in place.config.windows(place.system).items()}
+    pair = Pair(config(data, tmp_path, "cylinder", "fno"), "cylinder", "fno", "finetune")
+    sizes = {split: len(windows) for split, windows in pair.config.windows(pair.system).items()}
     batch = min(8, sizes["train"])
     expected = 3 * 4 * (8 * batch + 2 * sizes["val"] + sizes["val"] + sizes["test"])
     expected += 4 * sizes["val"]  # the first member's errors by cell
@@ -369,12 +369,12 @@ def test_results_of_different_settings_are_not_mixed(run, tmp_path):
 
 def kept_model(run: Path, data: Path, system: str, backbone: str):
     """The adapted model of a finished pair, and its windows."""
-    place = Pair(config(data, run, system, backbone), system, backbone, "finetune")
-    (folder,) = (run / "adapt").glob(f"{place.name}-*")
+    pair = Pair(config(data, run, system, backbone), system, backbone, "finetune")
+    (folder,) = (run / "adapt").glob(f"{pair.name}-*")
     path = folder / "model.r2no" / "source.safetensors"
-    reading = place.config.benchmark(system, backbone)
+    reading = pair.config.benchmark(system, backbone)
     source = open_source(reading, path, cache=None, reporter=SILENT)
-    return load(folder / "model.r2no", source.operator), place.config.windows(place.system)
+    return load(folder / "model.r2no", source.operator), pair.config.windows(pair.system)
 
 
 def test_errors_by_trajectory_add_up_to_those_of_the_fit_split(run, data):
@@ -402,8 +402,8 @@ def test_results_hold_the_price_of_all_cells(run, data):
     for (_, system, _), content in load_results(run).items():
         price = content["theory"]["selection"]
         channels = {"cylinder": 2, "combustion": 1}[system]
-        place = Pair(config(data, run, system, "fno"), system, "fno", "finetune")
-        origins = place.config.windows(place.system)["val"].origins
+        pair = Pair(config(data, run, system, "fno"), system, "fno", "finetune")
+        origins = pair.config.windows(pair.system)["val"].origins
         assert price["regions"] == 16 * 4 * channels
         assert price["occupied"] <= content["cost"]["occupied_cells"] * channels
         assert price["trajectories"] == len(origins[:, 0].unique())
@@ -441,8 +441,8 @@ def test_results_of_the_first_format_are_read_and_scored_again_without_training(
     run, data, tmp_path
 ):
     shutil.copytree(run, tmp_path / "old")
-    old, place = tmp_path / "old", "combustion-deeponet-finetune"
-    path = old / "results" / f"{place}.json"
+    old, pair = tmp_path / "old", "combustion-deeponet-finetune"
+    path = old / "results" / f"{pair}.json"
     content = json.loads(path.read_text())
     for key in ("step_ratio", "pair_ratio"):
         del content["theory"]["contraction"][key]
@@ -454,7 +454,7 @@ def test_results_of_the_first_format_are_read_and_scored_again_without_training(
     (line,) = (row for row in study_sheet("theory", old).rows if row[0].text == "DeepONet")
     assert {cell.text for cell in line[2:]} == {"-"}
     assert len(draw("theory", load_results(old), old, tmp_path / "figures")) == 1
-    (artifact,) = (old / "adapt").glob(f"{place}-*/model.r2no/manifest.json")
+    (artifact,) = (old / "adapt").glob(f"{pair}-*/model.r2no/manifest.json")
     before = artifact.read_bytes(), artifact.stat().st_mtime_ns
     (outcome,) = run_bench(config(data, old, "combustion", "deeponet"))
     assert outcome.state == "done"
@@ -479,9 +479,9 @@ def test_both_norms_of_the_spectral_loss_stand_side_by_side(run, data, tmp_path)
         load_results(both, "foward")
     ortho, forward = (load_results(both, norm) for norm in ("ortho", "forward"))
     assert (len(ortho), list(forward)) == (3, [("deeponet", "combustion", "finetune")])
-    place = ("deeponet", "combustion", "finetune")
-    assert ortho[place]["readouts"]["r2no"] != forward[place]["readouts"]["r2no"]
-    assert ortho[place]["readouts"]["source"] == forward[place]["readouts"]["source"]
+    pair = ("deeponet", "combustion", "finetune")
+    assert ortho[pair]["readouts"]["r2no"] != forward[pair]["readouts"]["r2no"]
+    assert ortho[pair]["readouts"]["source"] == forward[pair]["readouts"]["source"]
     text = command("bench", "compare", "--run", both, "--study", "main")
     assert "| Ours (ortho) | Ours (forward) | Published |" in text
     assert "norm=forward, coefficients divided by the number of grid points" in text

@@ -12,7 +12,7 @@ from tests.support.local_hub import LocalHub
 from r2no.errors import ConfigError, DataError, FileDamagedError, StorageError
 from r2no.realpdebench import RealPDEBench, systems
 from r2no.realpdebench.files import fetch
-from r2no.realpdebench.files.hub import HuggingFaceHub, RemoteFile, Repository
+from r2no.realpdebench.files.fetch import HuggingFaceHub, RemoteFile, Repository
 
 
 @dataclass

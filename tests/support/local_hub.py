@@ -4,7 +4,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from r2no.realpdebench.files.hub import RemoteFile, Repository
+from r2no.realpdebench.files.fetch import RemoteFile, Repository
 
 
 class LocalHub:

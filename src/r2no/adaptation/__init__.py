@@ -4,11 +4,11 @@ from r2no.adaptation.adapting import adapt
 from r2no.adaptation.artifact import load
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings, RepairSettings
 from r2no.adaptation.groups import ColumnGroup
+from r2no.adaptation.histories import Prediction
 from r2no.adaptation.loops import RepairLoops
 from r2no.adaptation.model import AdaptedModel
 from r2no.adaptation.named_readouts import further_forecasts, readouts, score_readouts
 from r2no.adaptation.predict import unfamiliar, write_predictions
-from r2no.adaptation.prediction import Prediction
 from r2no.adaptation.stored import StoredModel, read_stored, store_beside
 
 __all__ = [

@@ -14,13 +14,12 @@ from r2no import devices, ranks
 from r2no.adaptation.model import AdaptedModel
 from r2no.data.window import Windows, gather
 from r2no.ensemble import HeldOut
-from r2no.ensemble.bands import Bands
-from r2no.ensemble.calibration import Calibration
+from r2no.ensemble.bands import Bands, Calibration
 from r2no.ensemble.compose import CellWeights
 from r2no.ensemble.familiar import Familiar, described
 from r2no.ensemble.holdout import outer_folds
 from r2no.ensemble.residuals import ResidualGatherer
-from r2no.ensemble.steepness import steepness
+from r2no.ensemble.scale import steepness
 from r2no.progress import Reporter
 from r2no.training import SourceCache
 

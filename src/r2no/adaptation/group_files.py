@@ -14,6 +14,7 @@ from torch import Tensor
 
 from r2no import storage
 from r2no._types import Operator
+from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.groups import (
     INSTANT,
     ColumnGroup,
@@ -196,3 +197,32 @@ def _check_answers(
 
 def _stem(name: str) -> str:
     return f"also-{name}"
+
+
+def columns_in_words(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """What the cells of an artifact combine, by group, as its manifest describes them."""
+    settings = AdaptSettings(**manifest["settings"])
+    chosen, members = settings.ensemble, settings.members
+    found = {}
+    if members:
+        depths = chosen.depths
+        which = "all" if depths == "auto" else ", ".join(map(str, depths))
+        found["repair"] = f"{members} module{'s' * (members > 1)}, depths {which}"
+    for content in manifest.get("groups", []):
+        found[content["name"]] = _in_words(content)
+    return found | ({"base": "the source itself, rescaled"} if chosen.base_column else {})
+
+
+def _in_words(content: Mapping[str, Any]) -> str:
+    """One group, by what :func:`save_groups` noted."""
+    kind = content["kind"]
+    if kind == "recall":
+        partners = " and their quadrature partners" if content["partners"] else ""
+        return f"last {content['frames']} frames of the history{partners}"
+    if kind == "mean":
+        return "mean field of the train split"
+    if kind == INSTANT:
+        return "what the cells make of the columns that cost nothing; repair loops start from it"
+    number = len(content["labels"])
+    words = f"{number} forecast{'s' * (number > 1)} of a further operator or group"
+    return f"{words}, {'included' if kind == 'operator' else 'given again to load'}"

@@ -1,27 +1,31 @@
 """Histories as people have them: read, their gaps filled, their size questioned.
 
 NumPy arrays of any number type, masked arrays, tensors, lists of these, with or without the batch
-axis; forecasts are given back alike. What carries names (xarray) is read by
-:mod:`r2no.adaptation.labelled`.
+axis; forecasts are given back alike, with bounds as :class:`Prediction`. What carries names
+(xarray) is read by :mod:`r2no.adaptation.labelled`.
 """
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from r2no._types import Field
+from r2no import checks
+from r2no._repr import brief_repr
+from r2no._types import Field, Number
 from r2no.data.array_checks import as_plain
 from r2no.data.gaps import fill_gaps
 from r2no.data.lazy import as_mask
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
+from r2no.ensemble.bands import checked_coverage
 from r2no.errors import (
     ConfigError,
     DataError,
@@ -31,6 +35,7 @@ from r2no.errors import (
     ShapeError,
 )
 
+COVERAGE = "coverage"
 _FACTOR = 8.0  # sizes that differ by less may be another flow
 _SPREADS = 6.0  # so far from the mean of the fit the mean of a history may lie
 _CLOSE = 0.1  # decimal logarithm: how near a suspected factor must be
@@ -276,3 +281,62 @@ def suspected_factor(ratio: float) -> float | None:
     candidates = [max(factor, 1 / factor) for factor in _COMMON]
     nearest = min(candidates, key=lambda factor: abs(math.log10(factor) - large))
     return nearest if abs(math.log10(nearest) - large) <= _CLOSE else None
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What :meth:`AdaptedModel.predict` returns if asked for a coverage.
+
+    Attributes:
+        forecast: As without a coverage.
+        lower: Lower bounds, of the same kind; for several coverages along a first axis, of an
+            xarray object along the dimension ``coverage``. NaN in channels without measurements.
+        upper: Upper bounds.
+        coverage: What was asked for, each a probability.
+        familiar: p-value of each window; below 0.1, say, no window of the fit looks like it, and
+            the bounds may not hold.
+    """
+
+    forecast: Any
+    lower: Any
+    upper: Any
+    coverage: tuple[float, ...]
+    familiar: np.ndarray
+
+    __repr__ = brief_repr
+
+
+def coverages(coverage: Number | Sequence[Number]) -> tuple[float, ...]:
+    """One or several coverages, checked."""
+    given = [coverage] if np.ndim(coverage) == 0 else checks.listed(COVERAGE, coverage)
+    return tuple(checked_coverage(one) for one in given)
+
+
+def prediction(
+    forecast: Tensor,
+    half_widths: Tensor,
+    familiar: Tensor,
+    restore: Callable[[Tensor], Any],
+    coverage: Any,
+) -> Prediction:
+    """Bounds around a forecast, all as the kind of thing that the history was."""
+    asked, single = coverages(coverage), np.ndim(coverage) == 0
+    lower, upper = (
+        _together([restore(forecast + sign * half) for half in half_widths], asked, single)
+        for sign in (-1, 1)
+    )
+    return Prediction(restore(forecast), lower, upper, asked, familiar.numpy())
+
+
+def _together(parts: list[Any], asked: Sequence[float], single: bool) -> Any:
+    """Bounds of several coverages as one; of a single one as it is."""
+    first = parts[0]
+    if isinstance(first, list):
+        columns = zip(*parts, strict=True)
+        return [_together(list(column), asked, single) for column in columns]
+    if isinstance(first, (xr.DataArray, xr.Dataset)):
+        named = [part.assign_coords({COVERAGE: p}) for part, p in zip(parts, asked, strict=True)]
+        return named[0] if single else xr.concat(named, COVERAGE, coords="minimal")
+    if single:
+        return first
+    return torch.stack(parts) if isinstance(first, Tensor) else np.stack(parts)

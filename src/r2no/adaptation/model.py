@@ -15,10 +15,16 @@ from r2no._repr import html_table
 from r2no._types import Number, Operator, PathLike
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.groups import ColumnGroup, Instant, MeanField, group_forecasts
-from r2no.adaptation.histories import History, check_range, read_history, without_gaps
+from r2no.adaptation.histories import (
+    History,
+    check_range,
+    coverages,
+    prediction,
+    read_history,
+    without_gaps,
+)
 from r2no.adaptation.labelled import read_labelled
 from r2no.adaptation.loops import RepairLoops
-from r2no.adaptation.prediction import coverages, prediction
 from r2no.data.window import Fields, Windows
 from r2no.ensemble import (
     BudgetPoint,
@@ -33,7 +39,7 @@ from r2no.ensemble import (
     cost_curve,
     learning_curve,
 )
-from r2no.ensemble.calibration import Calibration
+from r2no.ensemble.bands import Calibration
 from r2no.ensemble.columns import last_depths, repair_label
 from r2no.ensemble.compose import CellWeights
 from r2no.ensemble.familiar import described

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from r2no import ranks, storage
 from r2no._types import Number, PathLike
+from r2no.adaptation.histories import coverages
 from r2no.adaptation.model import AdaptedModel, versions
-from r2no.adaptation.prediction import coverages
 from r2no.data.arrays import ArrayWindows
 from r2no.data.coordinates import check_axes, conversion
 from r2no.data.forecast_layout import (

@@ -20,7 +20,7 @@ from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.group_files import group_labels, is_described
 from r2no.data.window import Fields
 from r2no.ensemble import DepthErrors, FittedEnsemble, Verdict
-from r2no.ensemble.calibration import Calibration
+from r2no.ensemble.bands import Calibration
 from r2no.errors import FileDamagedError, FileMissingError, FingerprintError, R2NOError
 from r2no.operators.packing import SOURCE_FILE
 from r2no.spectral import FourierCells

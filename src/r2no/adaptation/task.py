@@ -24,7 +24,7 @@ from r2no.adaptation.loops import STARTS, RepairLoops, StartCache
 from r2no.adaptation.minutes import adapt_within, held_out_error
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.data.ahead import prepare
-from r2no.data.normalise import Normaliser
+from r2no.data.normalise import Normaliser, fit_normalisers
 from r2no.data.splits import apart
 from r2no.data.window import Fields, Placed, Windows, batches, trajectories
 from r2no.ensemble.nested import ALL_OF_IT, ENOUGH_RECORDINGS, Carried
@@ -42,7 +42,6 @@ from r2no.training import (
     side_by_side,
     train_repair,
 )
-from r2no.training.problems import fit_normalisers
 from r2no.training.source_cache import bound_cache
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from r2no import storage
 from r2no.errors import FileMissingError
 
 app = typer.Typer(
@@ -49,6 +50,11 @@ def say(*lines: str | Text) -> None:
     """Print lines as they are: no colours for their numbers, no breaks but the terminal's."""
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def say_json(content: Any) -> None:
+    """Print values as JSON, by the one rule of our files: no NaN, no infinity."""
+    typer.echo(storage.json_text(content), nl=False)
 
 
 def check_exists(path: Path, words: str) -> None:

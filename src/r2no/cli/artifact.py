@@ -1,6 +1,5 @@
 """``r2no predict | evaluate | report``: what an artifact forecasts, how well, and as one page."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +7,7 @@ import typer
 
 from r2no import storage
 from r2no.cli import options
-from r2no.cli.app import app, check_exists, command_line, say
+from r2no.cli.app import app, check_exists, command_line, say, say_json
 from r2no.cli.moved import HalfMoved
 from r2no.errors import ConfigError
 from r2no.progress import Reporter
@@ -146,7 +145,7 @@ def evaluate(
     )
     if output is not None:
         storage.write_json(output, found)
-    typer.echo(json.dumps(found, indent=2))
+    say_json(found)
 
 
 @app.command()

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from r2no import backbones, storage
-from r2no.adaptation.config import AdaptSettings
+from r2no import backbones
+from r2no.adaptation.group_files import columns_in_words
 from r2no.adaptation.stored import is_artifact, is_intact, read_manifest, understood
 from r2no.cli import options
-from r2no.cli.app import app, say, shown
+from r2no.cli.app import app, say, say_json, shown
 from r2no.data import open as open_data
 from r2no.data.files import is_data
 from r2no.data.recordings import look_for_gaps
@@ -40,7 +40,7 @@ def inspect(
     else:
         found = _artifact(path) if path.is_dir() else _checkpoint(path)
     if as_json:
-        typer.echo(json.dumps(storage.strict_json(found), indent=2, allow_nan=False))
+        say_json(found)
         return
     for name, value in found.items():
         text = value if isinstance(value, str) else json.dumps(value)
@@ -102,30 +102,5 @@ def _artifact(folder: Path) -> dict[str, Any]:
         for name, expected in manifest["files"].items()
     }
     with understood(folder):
-        columns = _columns(manifest)
+        columns = columns_in_words(manifest)
     return {"folder": str(folder), **manifest, "columns": columns, "files": files}
-
-
-def _columns(manifest: dict[str, Any]) -> dict[str, str]:
-    """What the cells of an artifact combine, by group, in words."""
-    settings = AdaptSettings(**manifest["settings"])
-    chosen, members = settings.ensemble, settings.members
-    found = {}
-    if members:
-        depths = chosen.depths
-        which = "all" if depths == "auto" else ", ".join(map(str, depths))
-        found["repair"] = f"{members} module{'s' * (members > 1)}, depths {which}"
-    for group in manifest.get("groups", []):
-        found[group["name"]] = _group(group)
-    return found | ({"base": "the source itself, rescaled"} if chosen.base_column else {})
-
-
-def _group(group: dict[str, Any]) -> str:
-    if group["kind"] == "recall":
-        partners = " and their quadrature partners" if group["partners"] else ""
-        return f"last {group['frames']} frames of the history{partners}"
-    if group["kind"] == "mean":
-        return "mean field of the train split"
-    number = len(group["labels"])
-    words = f"{number} forecast{'s' * (number > 1)} of a further operator or group"
-    return f"{words}, {'included' if group['kind'] == 'operator' else 'given again to load'}"

@@ -1,6 +1,5 @@
 """``r2no adapt | doctor | schema``: your operator and your measurements, from one YAML file."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from rich.text import Text
 
 from r2no import storage
 from r2no.cli import options
-from r2no.cli.app import app, command_line, console, say, shown, what_helped
+from r2no.cli.app import app, command_line, console, say, say_json, shown, what_helped
 from r2no.cli.moved import HalfMoved, config_told
 from r2no.progress import Reporter
 
@@ -87,7 +86,7 @@ def doctor(
         line = Text.assemble(level, f" {finding.check}: ", shown(finding.message))
         say(line)
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        say_json(rows)
     else:
         console.print(
             f"{levels.count('ok')} ok, {levels.count('warn')} to look at, "
@@ -110,7 +109,7 @@ def schema(
     from r2no.runs import config_schema
 
     if output is None:
-        typer.echo(json.dumps(config_schema(), indent=2))
+        say_json(config_schema())
     else:
         storage.write_json(output, config_schema())
         say(f"Wrote {output}.")

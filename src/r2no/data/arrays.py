@@ -116,22 +116,13 @@ class ArrayWindows(Dataset[Window]):
         self._masks, self._gaps = list_masks(mask), mask is not None
         check_shapes(self._trajectories, history if beyond else history + horizon)
         shape = self._trajectories[0].shape
-        names = (
-            tuple(map(str, range(shape[-1])))
-            if channels is None
-            else checks.names("channels", channels)
-        )
-        if len(names) != shape[-1]:
-            raise ShapeError(
-                f"`channels` must name the {shape[-1]} channels of the last axis, but got {names}."
-            )
         self._stride, self._dtype, self._beyond = stride, dtype, beyond
         self._constants = read_constants(conditioning, len(self._trajectories))
         self.fields = Fields(
             grid=tuple(shape[1:-1]),
             history_frames=history,
             horizon_frames=horizon,
-            channels=names,
+            channels=_channel_names(channels, shape[-1]),
             measured=tuple(range(shape[-1]))
             if measured is None
             else checks.listed("measured", measured),
@@ -327,6 +318,18 @@ class _Known:
         for _, values, valid in self._windows._pieces(self._number):
             yield torch.where(valid, values, 0).numpy()
             yield valid.numpy()
+
+
+def _channel_names(given: Sequence[str] | None, number: int) -> tuple[str, ...]:
+    """Names of the last axis; numbers where none are given."""
+    if given is None:
+        return tuple(map(str, range(number)))
+    names = checks.names("channels", given)
+    if len(names) != number:
+        raise ShapeError(
+            f"`channels` must name the {number} channels of the last axis, but got {names}."
+        )
+    return names
 
 
 def _as_tensor(array: Array, dtype: torch.dtype) -> Tensor:

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from r2no import ranks
 from r2no._repr import brief_repr
+from r2no.data.window import Windows, batches
 from r2no.errors import EmptySplitError, NonFiniteError, ShapeError
 
+_TOGETHER = 64  # windows of which statistics are taken at once
 _FAR = 256  # spreads between a mean and zero from which on rounding of the mean counts
 
 
@@ -173,3 +175,14 @@ def _pooled(
     if not found:
         raise EmptySplitError("`fields` yielded nothing. Give at least one window.")
     return reduce(Moments.merge, found)
+
+
+def fit_normalisers(windows: Windows) -> tuple[Normaliser, Normaliser]:
+    """Zero-mean, unit-variance normalisers of history and target, from one pass each.
+
+    Missing values of the target do not count; those of the history count as they were filled.
+    """
+    histories = (window.history for _, window in batches(windows, _TOGETHER, shared=True))
+    history = Normaliser.gaussian(histories, shared=True)
+    pairs = ((window.target, window.mask) for _, window in batches(windows, _TOGETHER, shared=True))
+    return history, Normaliser.gaussian(pairs, shared=True)

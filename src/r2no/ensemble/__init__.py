@@ -1,13 +1,19 @@
 """The spectral ensemble: Gram sums, ridge solutions, composition and depth diagnostics (M5-M13)."""
 
 from r2no.ensemble.accumulate import ColumnSpectra, GramAccumulator
-from r2no.ensemble.batch import FitBatch
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import Composition, Readouts
-from r2no.ensemble.diagnostics import DepthErrors, contraction_report, selection_price
+from r2no.ensemble.diagnostics import (
+    DepthErrors,
+    Retention,
+    contraction_report,
+    on_plane,
+    retention,
+    selection_price,
+)
 from r2no.ensemble.estimator import SpectralEnsemble
 from r2no.ensemble.fitted import FittedEnsemble
-from r2no.ensemble.gram import GramSums
+from r2no.ensemble.gram import FitBatch, GramSums
 from r2no.ensemble.holdout import Fold, HeldOut, blocks, halves
 from r2no.ensemble.nested import NestedFit, solve_nested
 from r2no.ensemble.plan import FitPlan
@@ -20,7 +26,6 @@ from r2no.ensemble.planning import (
     cost_curve,
     learning_curve,
 )
-from r2no.ensemble.retention_map import Retention, on_plane, retention
 from r2no.ensemble.ridge import RIDGE_GRID, quadratic_error, ridge_path
 from r2no.ensemble.verdict import Verdict
 

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from r2no import devices
 from r2no._types import Field, Number
-from r2no.ensemble.batch import FitBatch, check_batch
 from r2no.ensemble.columns import BASE, PARTNER, Columns, lead_slices, repair_label
-from r2no.ensemble.gram import GramSums, StreamBlocks
+from r2no.ensemble.gram import FitBatch, GramSums, StreamBlocks, check_batch
 from r2no.ensemble.holdout import Fold
 from r2no.errors import ConfigError, NonFiniteError
 from r2no.spectral import FourierCells, forward

@@ -1,8 +1,8 @@
 """Bands: how far off a forecast may be, from residuals of fits that had not seen them (M14).
 
-The half-width is q(p) s m: the scale s of :mod:`r2no.ensemble.scale` by place, lead time and
-channel, the factor m of :mod:`r2no.ensemble.steepness` by which a forecast is steeper there than
-usual, and a factor for the coverage p. Scores |r|/(s m) of a group of windows come from a scale of
+The half-width is q(p) s m: the scale s by place, lead time and channel, the factor m by which a
+forecast is steeper there than usual (both of :mod:`r2no.ensemble.scale`), and a factor for the
+coverage p. Scores |r|/(s m) of a group of windows come from a scale of
 other groups. q_apart(p) is a quantile of them at a level p' a little above p, such that
 
     mean over folds of  F_scored(q_fitted(p'))  =  p,
@@ -16,6 +16,8 @@ is used, which has no such excess, q = q_seen^(1 - f) q_apart^f.
 What a single short recording goes on to lies beyond all that the model was fitted on. Of its
 blocks only those of outer folds do; the others are forecast better. Scores of outer folds reach
 coverage p where all do at F(q_outer(p)), and that level takes the place of p.
+
+:class:`Calibration` joins them with the alarm (M15), since both come from one pass.
 """
 
 import math
@@ -31,9 +33,16 @@ from torch import Tensor
 
 from r2no import checks
 from r2no._repr import brief_repr
+from r2no.ensemble.familiar import Familiar
 from r2no.ensemble.residuals import Residuals
-from r2no.ensemble.scale import Map, choose_pulls, pooled_scale
-from r2no.ensemble.steepness import choose_exponent, relative, steepness
+from r2no.ensemble.scale import (
+    Map,
+    choose_exponent,
+    choose_pulls,
+    pooled_scale,
+    relative,
+    steepness,
+)
 from r2no.errors import ConfigError, EmptySplitError
 
 #: Scores are counted on a logarithmic grid; beyond its ends in the last bin.
@@ -245,3 +254,40 @@ def _share(shares: np.ndarray, score: float) -> float:
     place = min(max(math.log(score / _LOWEST) / _STEP, 0.0), _BINS - 1e-9)
     below = float(shares[int(place) - 1]) if place >= 1 else 0.0
     return below + (place - int(place)) * (float(shares[int(place)]) - below)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Bands around forecasts, and an alarm for windows that they were not made for.
+
+    Attributes:
+        bands: Half-widths for any coverage, by measured channel (M14).
+        familiar: The fit windows, against which new ones are held (M15).
+    """
+
+    bands: Bands
+    familiar: Familiar
+
+    __repr__ = brief_repr
+
+    def merge(self, other: "Calibration") -> "Calibration":
+        """That of the windows of both."""
+        return Calibration(self.bands.merge(other.bands), self.familiar.merge(other.familiar))
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON-able values from which :meth:`from_state` makes it again."""
+        tensors, settings = self.bands.state()
+        return {**tensors, **self.familiar.tensors()}, settings
+
+    @classmethod
+    def from_state(
+        cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
+    ) -> "Calibration | None":
+        """Inverse of :meth:`state`; raises ValueError if the parts do not fit each other.
+
+        Earlier versions kept no residuals, only their sum over the blocks under another name. Bands
+        that could be merged cannot be made of that: there are none then.
+        """
+        if "total" in tensors and "totals" not in tensors:
+            return None
+        return cls(Bands.from_state(tensors, settings), Familiar.from_tensors(tensors))

@@ -1,6 +1,7 @@
 """SpectralEnsemble: fit one weight vector per Fourier cell, predict; a thin estimator (M5-M8)."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from inspect import signature
 from typing import Any, Literal
 
@@ -11,11 +12,10 @@ from torch import Tensor
 from r2no import checks, devices
 from r2no._types import Field, Number, PathLike
 from r2no.ensemble.accumulate import GramAccumulator
-from r2no.ensemble.batch import FitBatch, check_batch
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import Composition
 from r2no.ensemble.fitted import FittedEnsemble
-from r2no.ensemble.gram import GramSums
+from r2no.ensemble.gram import FitBatch, GramSums, check_batch
 from r2no.ensemble.holdout import Fold
 from r2no.ensemble.nested import NestedFit
 from r2no.ensemble.plan import FitPlan
@@ -39,6 +39,7 @@ class SpectralEnsemble:
             published way); or "nested" to shrink every cell towards a coarser parent, with
             penalties, refinements and verdict decided on held-out blocks.
         measured: Channels that the target really holds; the others stay those of the source.
+            Default: all.
         weight_exponent: p of the window weight ‖y‖^-p; 0, 1 (default) or 2.
         base_column: Whether cells may also shrink the source (column -h_0).
         depths: Retained depths S; default all.
@@ -73,7 +74,7 @@ class SpectralEnsemble:
         self,
         cells: FourierCells,
         ridge: Number | Literal["auto", "nested"] = "auto",
-        measured: Sequence[int] = (0,),
+        measured: Sequence[int] | None = None,
         *,
         weight_exponent: Number = 1,
         base_column: bool = True,
@@ -149,6 +150,8 @@ class SpectralEnsemble:
         for item in batches:
             batch = item if isinstance(item, FitBatch) else FitBatch.of(item)
             check_batch(batch, self.cells, plan.measured)
+            if self.measured is None:
+                plan = replace(plan, measured=tuple(range(batch.target.shape[-1])))
             batch = batch.to(devices.of_sums(batch.source.device))
             columns = plan.columns(*batch.iterates.shape[:2])
             if sums is None:
@@ -176,11 +179,13 @@ class SpectralEnsemble:
         return self
 
     def _plan(self) -> FitPlan:
-        """The arguments, checked, with what was left open."""
+        """The arguments, checked, with what was left open but the channels, which data show."""
         checks.instance("cells", self.cells, FourierCells)
+        measured = (0,) if self.measured is None else self.measured
         centred = isinstance(self.ridge, str) if self.centred is None else self.centred
         weigh_by = self.weigh_by or ("deviation" if centred else "norm")
-        return FitPlan.of({**self.get_params(), "centred": centred, "weigh_by": weigh_by})
+        known = {"measured": measured, "centred": centred, "weigh_by": weigh_by}
+        return FitPlan.of({**self.get_params(), **known})
 
     def _accumulator(
         self, plan: FitPlan, columns: Columns, first: FitBatch, folds: Sequence[Fold]

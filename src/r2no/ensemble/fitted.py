@@ -15,10 +15,9 @@ from torch import Tensor
 
 from r2no import checks, storage
 from r2no._types import Field, Number, PathLike
-from r2no.ensemble.batch import FitBatch, check_batch
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import CellWeights, Composition, Readouts
-from r2no.ensemble.gram import GramSums
+from r2no.ensemble.gram import FitBatch, GramSums, check_batch
 from r2no.ensemble.holdout import Fold, join_folds
 from r2no.ensemble.nested import Carried, NestedFit, solve_nested
 from r2no.ensemble.plan import FitPlan

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from r2no._repr import brief_repr
 from r2no.ensemble.holdout import Fold
-from r2no.ensemble.scale import Map, Maps
-from r2no.ensemble.steepness import Steepness, relative
+from r2no.ensemble.scale import Map, Maps, Steepness, relative
 from r2no.errors import ShapeError
 
 #: Sizes that are kept of a window.

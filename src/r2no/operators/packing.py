@@ -19,8 +19,7 @@ from r2no.errors import ConfigError, FileDamagedError
 from r2no.operators.opening import RECIPE, from_exported, from_python, set_weights
 from r2no.operators.wrapped import WrappedOperator, wrap
 from r2no.training import PhysicalOperator, load_operator, save_operator
-from r2no.training.checkpoints import normaliser_from_plain, plain_normaliser
-from r2no.training.operator import operator_state
+from r2no.training.operator import normaliser_from_plain, operator_state, plain_normaliser
 
 SOURCE_STEM = "source"
 SOURCE_FILE = f"{SOURCE_STEM}.safetensors"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from r2no.ensemble import Columns, FittedEnsemble, Retention, on_plane
 from r2no.ensemble.columns import BASE, PARTNER, REPAIR, group_of, lead_slices, repair_label
-from r2no.ensemble.retention_map import Energies, moved_energy
+from r2no.ensemble.diagnostics import Energies, moved_energy
 from r2no.report.data import pack, pack_floats, pack_numbers, rounded
 from r2no.report.wording import group_name, named
 from r2no.spectral import FourierCells

@@ -42,6 +42,8 @@ from r2no.report.wording import (
 _SCRIPTS = ("common.js", "map.js", "fields.js", "report.js")
 #: Draws of blocks for each point of the learning curve.
 _REPEATS = 2
+#: Cells that are named, those with the largest share of the error.
+_LARGEST = 8
 
 
 def collect(
@@ -338,7 +340,7 @@ def _example(evaluation: Evaluation | None) -> dict[str, Any] | None:
     return {"pictures": pictures, "scale": scales[0], "frames": frames, "grid": (height, width)}
 
 
-def _largest_cells(found: dict[str, Any], most: int = 8) -> list[dict[str, Any]]:
+def _largest_cells(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Cells with the largest share of the source's error, over all channels."""
     rows = [
         {"channel": channel, **found["cells"][cell], "share": share, "gain": gains[cell]}
@@ -348,4 +350,4 @@ def _largest_cells(found: dict[str, Any], most: int = 8) -> list[dict[str, Any]]
         for cell, share in enumerate(shares)
         if share is not None
     ]
-    return sorted(rows, key=lambda row: -row["share"])[:most]
+    return sorted(rows, key=lambda row: -row["share"])[:_LARGEST]

@@ -26,20 +26,19 @@ _MOST = 1_200_000
 class ScoringWatch(Observer):
     """What of a scoring pass the report shows; :meth:`finish` gives the evaluation.
 
-    Keeps sums by ring, frame and region, and one window's fields, so memory does not grow.
+    Keeps sums by ring, frame and region, and the middle window's fields, so memory does not grow.
 
     Args:
         model: The model that is scored.
         windows: The split that is scored.
-        window: Number of the window whose fields are kept; default the middle one.
     """
 
     sums = ("_energy", "_squared", "_sample", "_band_sums")
 
-    def __init__(self, model: AdaptedModel, windows: Windows, *, window: int | None = None) -> None:
+    def __init__(self, model: AdaptedModel, windows: Windows) -> None:
         fields = model.fields
         self._fields, self._windows = fields, windows
-        self._number = len(windows) // 2 if window is None else window
+        self._number = len(windows) // 2
         members = len(model.loops.modules)
         irno = {"irno": "irno_selected"} if members and model.loops.start is None else {}
         self.roles = {"source": "source", **irno, "r2no": f"r2no_m{members}"}

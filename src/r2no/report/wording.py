@@ -29,6 +29,7 @@ _GROUPS = {
     "repair": ("Repair", "iterates of the repair modules"),
     "recall": ("Recall", "last frames of the history"),
     "mean": ("Mean field", "mean of the train split"),
+    "instant": ("Instant forecast", "what the columns that cost nothing give, where loops start"),
     "pretrained": ("Pretrained operator", "trained on simulation only"),
     "base": ("Damping", "the source itself, made smaller"),
 }

@@ -26,13 +26,13 @@ from r2no.adaptation.costs import (
     training_work,
 )
 from r2no.adaptation.fitting import held_out_blocks
+from r2no.data.normalise import fit_normalisers
 from r2no.data.splits import Splits, apart
 from r2no.data.window import Placed, Window, batches, gather
 from r2no.ensemble import Columns, GramAccumulator
 from r2no.ensemble.nested import ENOUGH_RECORDINGS
 from r2no.errors import NonFiniteError
 from r2no.repair_loop import RepairUNet
-from r2no.training.problems import fit_normalisers
 
 _GROUPS = 16  # blocks of the fit split that sums are kept of, at most
 _SCORED = 2  # a window that is scored costs so many that are fitted: all readouts, all metrics

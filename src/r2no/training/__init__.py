@@ -4,16 +4,17 @@ Loops, samplers, caches and sums are rank-aware: under ``torchrun`` every rank t
 batch, gradients and sums are added up, and rank 0 writes.
 """
 
-from r2no.training.checkpoints import benchmark_history, load_operator, save_operator
 from r2no.training.config import TrainSettings
 from r2no.training.engine import Problem, TrainResult, optimise
 from r2no.training.operator import (
     Persistence,
     PhysicalOperator,
     asked,
+    load_operator,
     operator_fingerprint,
     operator_identity,
     same_answer,
+    save_operator,
 )
 from r2no.training.parallel import side_by_side
 from r2no.training.problems import train_operator, train_repair
@@ -28,7 +29,6 @@ __all__ = [
     "TrainResult",
     "TrainSettings",
     "asked",
-    "benchmark_history",
     "cached_source",
     "load_operator",
     "operator_fingerprint",

@@ -1,15 +1,28 @@
-"""Operators in physical units: a network with its normalisers, persistence, fingerprints."""
+"""Operators in physical units: a network with its normalisers, its file, its fingerprint.
 
+r2no's own file rebuilds an operator without anything else: it holds weights, network config,
+normalisers and history. The benchmark's dictionary holds the weights and the history of training,
+but neither config nor statistics.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from r2no import devices, storage
-from r2no._types import Field, History, Operator
+from r2no import backbones, devices, storage
+from r2no._types import Field, History, Operator, PathLike
+from r2no.backbones.formats import (
+    Checkpoint,
+    read_checkpoint,
+    write_benchmark,
+    write_safetensors,
+)
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields
-from r2no.errors import NonFiniteError, ShapeError
+from r2no.errors import ConfigError, FileDamagedError, NonFiniteError, ShapeError
 
 #: Largest difference between two answers that rounding explains, relative to the largest value or,
 #: if that is less, to the range of values: fields may lie on top of a large constant. Then the
@@ -155,3 +168,77 @@ def operator_state(operator: Operator) -> dict[str, Tensor]:
     """The tensors of an operator's state, where it has one; other packages add notes to theirs."""
     state: dict[str, Any] = dict(operator.state_dict()) if isinstance(operator, nn.Module) else {}
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def save_operator(
+    operator: PhysicalOperator,
+    path: PathLike,
+    *,
+    backbone: str,
+    history: Mapping[str, Any] | None = None,
+    **context: Any,
+) -> Path:
+    """Write an operator whose network came from ``backbones.build``.
+
+    Args:
+        operator: The network with its normalisers.
+        path: ``.safetensors`` for r2no's format, ``.pth`` for the benchmark's dictionary.
+        backbone: Registry name of the network.
+        history: Of training, as a file keeps it.
+        context: JSON-able notes that go into r2no's format, such as the system.
+    """
+    path = Path(path)
+    weights = operator.network.state_dict()
+    if path.suffix in (".pth", ".pt"):
+        write_benchmark(Checkpoint(path, "benchmark", weights, history or {}), path)
+        return path
+    if path.suffix != ".safetensors":
+        raise ConfigError(
+            f"`path` must end in .safetensors or .pth, but got `{path}`: the suffix chooses the "
+            "format."
+        )
+    found: dict[str, Any] = {
+        "backbone": backbone,
+        "config": operator.network.config.model_dump(mode="json"),  # type: ignore[operator, union-attr]
+        "normalisers": {
+            "history": plain_normaliser(operator.history_normaliser),
+            "target": plain_normaliser(operator.target_normaliser),
+        },
+        **context,
+    }
+    write_safetensors(Checkpoint(path, "safetensors", weights, history or {}, (), found), path)
+    return path
+
+
+def load_operator(path: PathLike) -> tuple[PhysicalOperator, dict[str, Any]]:
+    """Rebuild the operator of a file in r2no's format; returns it and the file's notes.
+
+    Raises:
+        ConfigError: if the file holds weights only, such as the benchmark's.
+        FileDamagedError: if it is damaged.
+    """
+    context = dict(read_checkpoint(path).context)
+    if not context:
+        raise ConfigError(
+            f"`{path}` holds weights without a network config and statistics. Build the network, "
+            "fill it with `backbones.load_checkpoint` and wrap it in `PhysicalOperator`."
+        )
+    try:
+        normalisers = [
+            normaliser_from_plain(context["normalisers"][side]) for side in ("history", "target")
+        ]
+        network = backbones.build(context["backbone"], config=context["config"])
+    except (KeyError, TypeError) as error:
+        raise FileDamagedError(f"The context of `{path}` lacks {error}. Write it again.") from error
+    backbones.load_checkpoint(network, path)
+    return PhysicalOperator(network, *normalisers).eval(), context
+
+
+def plain_normaliser(normaliser: Normaliser) -> dict[str, list[float]]:
+    """A normaliser as JSON."""
+    return {"shift": normaliser.shift.tolist(), "scale": normaliser.scale.tolist()}
+
+
+def normaliser_from_plain(content: Mapping[str, list[float]]) -> Normaliser:
+    """Inverse of :func:`plain_normaliser`."""
+    return Normaliser(torch.tensor(content["shift"]), torch.tensor(content["scale"]))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from r2no import devices, storage
 from r2no._types import PathLike
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Window, Windows, batches, gather
+from r2no.data.window import Window, Windows, gather
 from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairObjective, RepairUNet, repair_steps
 from r2no.scoring import Metrics, NormalisedError, Rmse, Watch, mean_square, score
@@ -24,8 +24,6 @@ from r2no.training.distributed import LossFunction
 from r2no.training.engine import Problem, TrainResult, Validation, optimise
 from r2no.training.operator import PhysicalOperator
 from r2no.training.source_cache import SourceCache, Split
-
-_TOGETHER = 64  # windows of which statistics are taken at once
 
 
 class Batch(NamedTuple):
@@ -158,17 +156,6 @@ def validation_scores(
     device = operator.history_shift.device
     score({"own": operator}, windows, [metrics, error], batch_size=batch_size, device=device)
     return {**metrics.compute()["own"], "normalised_mse": error.compute()["own"]}
-
-
-def fit_normalisers(windows: Windows) -> tuple[Normaliser, Normaliser]:
-    """Zero-mean, unit-variance normalisers of history and target, from one pass each.
-
-    Missing values of the target do not count; those of the history count as they were filled.
-    """
-    histories = (window.history for _, window in batches(windows, _TOGETHER, shared=True))
-    history = Normaliser.gaussian(histories, shared=True)
-    pairs = ((window.target, window.mask) for _, window in batches(windows, _TOGETHER, shared=True))
-    return history, Normaliser.gaussian(pairs, shared=True)
 
 
 def train_repair(

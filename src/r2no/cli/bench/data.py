@@ -1,6 +1,5 @@
 """``r2no bench fetch | tiny | info | checkpoints``: the benchmark's data, and released weights."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -8,10 +7,10 @@ import typer
 from rich.table import Table
 
 from r2no.cli import options
-from r2no.cli.app import bench_app, console, say
+from r2no.cli.app import bench_app, console, say, say_json
 from r2no.realpdebench import SYSTEMS, audit, write_tiny
 from r2no.realpdebench.files import fetch
-from r2no.realpdebench.files.hub import HuggingFaceHub
+from r2no.realpdebench.files.fetch import HuggingFaceHub
 from r2no.realpdebench.systems import KINDS, SPLITS
 
 checkpoints_app = typer.Typer(no_args_is_help=True, help="Released weights.")
@@ -85,7 +84,7 @@ def info(
     """
     found = audit(root, system or tuple(SYSTEMS))
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
+        say_json(found.to_dict())
         return
     table = Table(title=f"RealPDEBench data in {root}", box=None, padding=(0, 1, 0, 0))
     for name in ("system", "kind", "layouts", "runs", "frames x grid", "train/val/test"):

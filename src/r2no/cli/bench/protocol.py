@@ -3,14 +3,13 @@
 Options are the fields of the command's config, which says what they are.
 """
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from r2no.cli import options
-from r2no.cli.app import bench_app, check_exists, command_line, say
+from r2no.cli.app import bench_app, check_exists, command_line, say, say_json
 from r2no.progress import Reporter
 from r2no.realpdebench.protocol.config import AdaptConfig, EvaluateConfig, TrainConfig, read_config
 
@@ -77,4 +76,4 @@ def evaluate(
 
     wanted = read_config(EvaluateConfig, config, options.given(model=model, **given))
     result = run_evaluation(wanted, reporter=Reporter())
-    typer.echo(json.dumps(result, indent=2))
+    say_json(result)

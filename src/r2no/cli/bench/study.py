@@ -1,6 +1,5 @@
 """``r2no bench run | plan | submit | status``, and ``table | figure | compare`` of the results."""
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ import typer
 from rich.table import Table
 
 from r2no.cli import options
-from r2no.cli.app import bench_app, console, say
+from r2no.cli.app import bench_app, console, say, say_json
 from r2no.errors import ConfigError
 from r2no.progress import Reporter
 from r2no.realpdebench.study.config import BenchConfig
@@ -97,7 +96,7 @@ def plan(
 
     configs = _configs(norms, study)
     if as_json:
-        typer.echo(json.dumps([plan_jobs(config, tflops=tflops) for config in configs], indent=2))
+        say_json([plan_jobs(config, tflops=tflops) for config in configs])
         return
     for config in configs:
         typer.echo(plan_sheet(config, jobs=jobs, calibrate=calibrate).render("md"))

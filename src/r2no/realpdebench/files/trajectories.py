@@ -25,6 +25,7 @@ Shape = tuple[int, int, int]
 # Files hold up to hundreds of gigabytes, so of a large one only these pieces count.
 _PIECE = 2**14
 _PIECES = 64
+_NAMED = 5  # of a list of names in an error
 
 
 class Stamp(NamedTuple):
@@ -193,6 +194,6 @@ def _short_message(short: Sequence[WindowStart], frames: dict[str, int], length:
     )
 
 
-def _some(items: Collection[str], most: int = 5) -> str:
-    shown = ", ".join(list(items)[:most])
-    return shown + (f" and {len(items) - most} more" if len(items) > most else "")
+def _some(items: Collection[str]) -> str:
+    shown = ", ".join(list(items)[:_NAMED])
+    return shown + (f" and {len(items) - _NAMED} more" if len(items) > _NAMED else "")

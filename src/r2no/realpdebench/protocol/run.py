@@ -1,7 +1,11 @@
 """Train a backbone, adapt it, score either: runs that resume and say what they used."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from r2no import devices, ranks, storage
 from r2no._types import Operator
@@ -31,13 +35,25 @@ from r2no.settings import changed
 from r2no.training import (
     PhysicalOperator,
     TrainResult,
-    benchmark_history,
     save_operator,
     train_operator,
 )
 
 CHECKPOINT = "checkpoint.safetensors"
 _CLEAN_BATCH = 16  # clean scores do not depend on it
+#: The benchmark's name of each validation score, and ours.
+_SCORES = {
+    "normalized_mse": "normalised_mse",
+    "rmse": "rmse",
+    "mae": "mae",
+    "rel_l2_error": "rel_l2",
+    "r2": "r2",
+    "ke_error": "ke_error",
+    "f_error": "frmse",
+    **{f"{band}_f_error": f"frmse_{band}" for band in ("low", "mid", "high")},
+    **{f"rel_{band}_f_error": f"rel_frmse_{band}" for band in ("low", "mid", "high")},
+    "freq_error": "freq_error",
+}
 
 
 def run_training(config: TrainConfig, *, reporter: Reporter = SILENT) -> dict[str, Any]:
@@ -100,11 +116,32 @@ def _write_checkpoints(
             operator,
             config.folder / name,
             backbone=config.backbone,
-            history=benchmark_history(result),
+            history=_benchmark_history(result),
             system=config.system,
             paradigm=config.paradigm,
         )
     return {name: storage.file_sha256(config.folder / name) for name in names}
+
+
+def _benchmark_history(result: TrainResult) -> dict[str, Any]:
+    """What the benchmark stores beside the weights, up to the update they are from."""
+    rows = [row for row in result.log if row["update"] <= result.best_update]
+    scores: dict[str, list[float | Tensor]] = {
+        theirs: [_entry(theirs, float(row[ours])) for row in rows]
+        for theirs, ours in _SCORES.items()
+    }
+    return {
+        "train_losses": result.losses[: result.best_update],
+        "val_losses": scores,
+        "iteration": result.best_update,
+        "best_iteration": result.best_update,
+        "best_val_loss": torch.tensor(result.best_score),
+    }
+
+
+def _entry(name: str, value: float) -> float | Tensor:
+    """Scores are 0-dimensional tensors there, the normalised loss is a number."""
+    return value if name == "normalized_mse" else torch.tensor(value)
 
 
 def run_adaptation(config: AdaptConfig, *, reporter: Reporter = SILENT, command: str = "") -> Path:
@@ -178,7 +215,7 @@ def run_evaluation(config: EvaluateConfig, *, reporter: Reporter = SILENT) -> di
 def _operators(config: EvaluateConfig, reporter: Reporter) -> tuple[dict[str, Operator], Source]:
     if is_artifact(config.model):
         model, source = open_artifact(config, reporter=reporter)
-        model.source = Remembered(source.operator)  # scored beside the model, computed once
+        model = replace(model, source=Remembered(source.operator))  # scored beside it, asked once
         return {"scores": model.forecast, "source_scores": model.source}, source
     if config.model.is_dir():
         raise ConfigError(

@@ -20,9 +20,8 @@ from r2no.adaptation.stored import is_artifact
 from r2no.errors import R2NOError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
-from r2no.realpdebench.study.checkpoints import check_sources, obtain_source, released
 from r2no.realpdebench.study.config import BenchConfig, Pair
-from r2no.realpdebench.study.pair import run_pair
+from r2no.realpdebench.study.pair import check_sources, obtain_source, released, run_pair
 from r2no.realpdebench.study.run import prepare_data
 from r2no.realpdebench.study.studies import SourceName
 from r2no.realpdebench.study.tables import study_sheet
@@ -61,26 +60,26 @@ def _of_unit(config: BenchConfig, system: str, backbone: str) -> Iterator[Job]:
     if "finetune" not in wanted or released(first.starting_from("finetune")):
         chain = tuple(source for source in chain if source in wanted)
     made: list[str] = []
-    for place in map(first.starting_from, chain):
-        if released(place) is None:
-            name = f"{place.name}.source"
-            yield Job(name, "source", place, after=tuple(made))
+    for pair in map(first.starting_from, chain):
+        if released(pair) is None:
+            name = f"{pair.name}.source"
+            yield Job(name, "source", pair, after=tuple(made))
             made.append(name)
-    for place in map(first.starting_from, wanted):
-        checkpoint = f"{place.name}.source"
-        yield from _of_pair(place, (checkpoint,) if checkpoint in made else ())
+    for pair in map(first.starting_from, wanted):
+        checkpoint = f"{pair.name}.source"
+        yield from _of_pair(pair, (checkpoint,) if checkpoint in made else ())
 
 
-def _of_pair(place: Pair, after: tuple[str, ...]) -> Iterator[Job]:
-    name = place.name + _norm(place.config)
-    h0 = Job(f"{name}.h0", "h0", place, after=after)
+def _of_pair(pair: Pair, after: tuple[str, ...]) -> Iterator[Job]:
+    name = pair.name + _norm(pair.config)
+    h0 = Job(f"{name}.h0", "h0", pair, after=after)
     members = [
-        Job(f"{name}.member-{number}", "member", place, number, (h0.name,))
-        for number in range(place.config.members)
+        Job(f"{name}.member-{number}", "member", pair, number, (h0.name,))
+        for number in range(pair.config.members)
     ]
     yield h0
     yield from members
-    yield Job(f"{name}.pair", "pair", place, after=tuple(job.name for job in members))
+    yield Job(f"{name}.pair", "pair", pair, after=tuple(job.name for job in members))
 
 
 def run_job(config: BenchConfig, job: Job, reporter: Reporter = SILENT) -> None:
@@ -111,19 +110,19 @@ def _work(config: BenchConfig, job: Job, reporter: Reporter) -> None:
         _prepare_pair(job.pair, checkpoint, job.member, reporter)
 
 
-def _prepare_pair(place: Pair, checkpoint: Path, member: int | None, reporter: Reporter) -> None:
+def _prepare_pair(pair: Pair, checkpoint: Path, member: int | None, reporter: Reporter) -> None:
     """The forecasts of a pair's source, or one of its members, where `run_pair` looks for them."""
-    windows = place.config.windows(place.system)
-    folder = place.folder(place.key(checkpoint, windows))
+    windows = pair.config.windows(pair.system)
+    folder = pair.folder(pair.key(checkpoint, windows))
     if ranks.agreed(is_artifact(folder / ARTIFACT)):
         return
-    source = place.open(checkpoint, reporter)
+    source = pair.open(checkpoint, reporter)
     adapt_ahead(
         source.operator,
         windows["train"],
         windows["val"],
         member,
-        settings=place.config.adapt(),
+        settings=pair.config.adapt(),
         normalisers=source.normalisers,
         folder=folder / "work",
         reporter=reporter,

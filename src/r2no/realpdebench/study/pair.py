@@ -12,13 +12,17 @@ from r2no import ranks, storage
 from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, load, readouts
 from r2no.adaptation.named_readouts import further_forecasts, observe
 from r2no.adaptation.stored import is_artifact
+from r2no.backbones.formats import read_checkpoint
 from r2no.data.window import Windows
+from r2no.errors import ConfigError
 from r2no.locks import sole_run
 from r2no.progress import Reporter
+from r2no.realpdebench.protocol.config import TrainConfig
 from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.evaluation import Protocol
-from r2no.realpdebench.protocol.inputs import Source, check_operator, with_names
-from r2no.realpdebench.study.config import BEYOND_FORMAT, FORMAT, Pair, beyond_file
+from r2no.realpdebench.protocol.inputs import Source, check_operator, open_windows, with_names
+from r2no.realpdebench.protocol.run import CHECKPOINT, run_training
+from r2no.realpdebench.study.config import BEYOND_FORMAT, FORMAT, BenchConfig, Pair, beyond_file
 from r2no.realpdebench.study.readouts import (
     StudyReadouts,
     TestPass,
@@ -27,35 +31,124 @@ from r2no.realpdebench.study.readouts import (
     shown_frames,
     study_readouts,
 )
+from r2no.realpdebench.study.studies import BACKBONES, SourceName
 from r2no.realpdebench.study.theory import errors_by_trajectory, selection_summary
-from r2no.runs.finish import ARTIFACT, computed_on
+from r2no.realpdebench.study.values import published
+from r2no.realpdebench.systems import spellings
+from r2no.runs.finish import ARTIFACT, SUMMARY, computed_on
 from r2no.scoring import Metrics
 from r2no.training import Persistence
 
+PARADIGM: dict[SourceName, str] = {"pretrained": "numerical", "finetune": "finetune"}
+#: Released files that do not work, by the paper.
+_BROKEN: tuple[tuple[str, SourceName], ...] = (("cno", "finetune"),)
 
-def run_pair(place: Pair, checkpoint: Path, reporter: Reporter) -> bool:
+
+def released(pair: Pair) -> Path | None:
+    """The released checkpoint of a pair, if it was given.
+
+    Raises:
+        ConfigError: for a file that the paper says does not work, unless it is accepted.
+    """
+    folder = pair.config.checkpoints
+    if folder is None:
+        return None
+    for name in spellings(pair.backbone):
+        for ending in ("safetensors", "pth"):
+            path = folder / pair.system / name / f"{PARADIGM[pair.source]}.{ending}"
+            if path.is_file():
+                broken = (pair.backbone, pair.source) in _BROKEN
+                if broken and not (pair.config.accept or _own(path)):
+                    raise _refusal(path, pair)
+                return path
+    return None
+
+
+def _own(path: Path) -> bool:
+    """Whether r2no wrote this checkpoint."""
+    return path.suffix == ".safetensors" and bool(read_checkpoint(path).context)
+
+
+def _refusal(path: Path, pair: Pair) -> ConfigError:
+    printed = published("main").get((pair.backbone, pair.system), "finetuned", "rmse")
+    return ConfigError(
+        f"`{path}` is a released file of which the paper says that it does not work: its authors "
+        f"finetuned {BACKBONES[pair.backbone]} themselves (RMSE {printed:.5f} on {pair.system}). "
+        "Remove it to have the network finetuned here, put a checkpoint of `r2no bench train` in "
+        "its place, or use it all the same with `--accept`; `r2no bench compare` then sets its "
+        "RMSE beside the printed one."
+    )
+
+
+def check_sources(config: BenchConfig) -> None:
+    """Refuse unusable checkpoints before any work is done."""
+    for pair in config.pairs():
+        released(pair)
+
+
+def source_config(pair: Pair, start: Path | None) -> TrainConfig:
+    """The training that makes a checkpoint; its folder's name is a hash of all it depends on."""
+    system, paradigm = pair.system, PARADIGM[pair.source]
+    train = pair.config.train(system, pair.backbone, paradigm=paradigm, source=start)
+    kind = "numerical" if pair.source == "pretrained" else "real"
+    key = storage.fingerprint(
+        train.model_dump(mode="json", exclude={"data", "out", "source", "cache"}),
+        None if start is None else storage.file_sha256(start),
+        open_windows(train, system, kind, "train").fingerprint,
+        open_windows(train, system, "real", "val").fingerprint,
+    )
+    folder = f"{system}-{pair.backbone}-{paradigm}-{key[:12]}"
+    return train.model_copy(update={"out": pair.config.out / "sources" / folder})
+
+
+def finished(train: TrainConfig) -> bool:
+    """Whether the checkpoint of a training is there, as it was written."""
+    summary, checkpoint = train.folder / SUMMARY, train.folder / CHECKPOINT
+    if not (summary.is_file() and checkpoint.is_file()):
+        return False
+    expected = storage.read_json(summary)["files"][CHECKPOINT]
+    return bool(storage.file_sha256(checkpoint) == expected)
+
+
+def obtain_source(pair: Pair, reporter: Reporter) -> Path:
+    """The checkpoint a pair starts from; trains what is missing, and goes on where it stopped."""
+    path = released(pair)
+    if path is not None:
+        return path
+    start = None
+    if pair.source == "finetune":
+        start = obtain_source(pair.starting_from("pretrained"), reporter)
+    train = source_config(pair, start)
+    with sole_run(train.folder / SUMMARY):
+        if not ranks.agreed(finished(train)):
+            train.check()
+            run_training(train, reporter=reporter)
+    return train.folder / CHECKPOINT
+
+
+def run_pair(pair: Pair, checkpoint: Path, reporter: Reporter) -> bool:
     """Do what is missing of a pair; returns whether anything was.
 
     A second process waits for the first, and then finds nothing missing.
     """
-    windows = place.config.windows(place.system)
-    key = place.key(checkpoint, windows)
-    with sole_run(place.result), sole_run(place.folder(key) / ARTIFACT):
-        if ranks.agreed(place.is_done(key)):
+    windows = pair.config.windows(pair.system)
+    key = pair.key(checkpoint, windows)
+    with sole_run(pair.result), sole_run(pair.folder(key) / ARTIFACT):
+        if ranks.agreed(pair.is_done(key)):
             return False
-        source = place.open(checkpoint, reporter)
+        source = pair.open(checkpoint, reporter)
         check_operator(source.operator, windows["test"])
-        protocol = Protocol(place.config.batch_size, place.config.compat, source.normalisers)
-        if not place.is_scored(key):
-            model = _adapted(place, source, windows, key, reporter)
-            score_pair(place, key, model, windows, protocol=protocol, reporter=reporter)
-        if place.config.beyond:
-            run_beyond(place, key, source, windows, protocol, reporter)
+        protocol = Protocol(pair.config.batch_size, pair.config.compat, source.normalisers)
+        if not pair.is_scored(key):
+            model = _adapted(pair, source, windows, key, reporter)
+            score_pair(pair, key, model, windows, protocol=protocol, reporter=reporter)
+        if pair.config.beyond:
+            run_beyond(pair, key, source, windows, protocol, reporter)
     return True
 
 
 def score_pair(
-    place: Pair,
+    pair: Pair,
     key: str,
     model: AdaptedModel,
     windows: Mapping[str, Windows],
@@ -68,32 +161,32 @@ def score_pair(
     found = run_pass(model, chosen, windows["test"], protocol, reporter=reporter)
     frames = shown_frames(model.fields.horizon_frames)
     measured = [model.fields.channels[channel] for channel in model.fields.measured]
-    storage.save_tensors(place.fields, found.fields, {"frames": frames, "channels": measured})
+    storage.save_tensors(pair.fields, found.fields, {"frames": frames, "channels": measured})
     price = selection_summary(
         errors_by_trajectory(model, windows["val"], reporter), checkpoints=_checkpoints(model)
     )
-    result = _result(place, model, chosen, found, windows)
+    result = _result(pair, model, chosen, found, windows)
     result["theory"] = {"contraction": found.contraction.summary(), "selection": price}
-    storage.write_json(place.result, {"format": FORMAT, "key": key, **result})
+    storage.write_json(pair.result, {"format": FORMAT, "key": key, **result})
 
 
 def _adapted(
-    place: Pair, source: Source, windows: dict[str, RealPDEBench], key: str, reporter: Reporter
+    pair: Pair, source: Source, windows: dict[str, RealPDEBench], key: str, reporter: Reporter
 ) -> AdaptedModel:
     """The adapted model, made with one pass over the fit split unless it is there.
 
     Always read back from its file, so that a resumed run sees the same bits as an unbroken one.
     """
-    path = place.folder(key) / ARTIFACT
+    path = pair.folder(key) / ARTIFACT
     if ranks.agreed(is_artifact(path)):
-        return load(path, source.operator, device=place.config.device)
-    model = _fitted(place, source, windows, key, place.config.adapt(), reporter)
+        return load(path, source.operator, device=pair.config.device)
+    model = _fitted(pair, source, windows, key, pair.config.adapt(), reporter)
     with_names(model, source).save(path)
-    return load(path, source.operator, device=place.config.device)
+    return load(path, source.operator, device=pair.config.device)
 
 
 def _fitted(
-    place: Pair,
+    pair: Pair,
     source: Source,
     windows: Mapping[str, Windows],
     key: str,
@@ -107,24 +200,24 @@ def _fitted(
         windows["val"],
         settings=settings,
         normalisers=source.normalisers,
-        folder=place.folder(key) / "work",
+        folder=pair.folder(key) / "work",
         reporter=reporter,
     )
 
 
 def _result(
-    place: Pair,
+    pair: Pair,
     model: AdaptedModel,
     chosen: StudyReadouts,
     found: TestPass,
     windows: Mapping[str, Windows],
 ) -> dict[str, Any]:
     """What a pair's file holds: scores, choices, cost and where they come from."""
-    config, loops = place.config, model.loops
+    config, loops = pair.config, model.loops
     return {
-        "system": place.system,
-        "backbone": place.backbone,
-        "source": place.source,
+        "system": pair.system,
+        "backbone": pair.backbone,
+        "source": pair.source,
         "preset": config.preset,
         "settings_key": config.settings_key(),
         "settings": model.settings.model_dump(mode="json"),
@@ -171,7 +264,7 @@ def _parameters(module: object) -> int:
 
 
 def run_beyond(
-    place: Pair,
+    pair: Pair,
     key: str,
     source: Source,
     windows: Mapping[str, Windows],
@@ -183,7 +276,7 @@ def run_beyond(
     The modules are those of the paper's pass, found in its work folder; one pass over the fit split
     and one over the test split come on top. Nothing of the paper's result changes.
     """
-    model = _fitted(place, source, windows, key, place.config.beyond_adapt(), reporter)
+    model = _fitted(pair, source, windows, key, pair.config.beyond_adapt(), reporter)
     fields, members = model.fields, len(model.loops.modules)
     names = {f"r2no_m{members}": "beyond", "r2no_m1": "beyond_m1", "r2no_m0": "beyond_m0"}
     found = readouts(model)
@@ -200,4 +293,4 @@ def run_beyond(
         reporter=reporter,
     )
     content: dict[str, Any] = {"verdict": str(model.verdict), "readouts": metrics.compute()}
-    storage.write_json(beyond_file(place.result), {"format": BEYOND_FORMAT, "key": key, **content})
+    storage.write_json(beyond_file(pair.result), {"format": BEYOND_FORMAT, "key": key, **content})

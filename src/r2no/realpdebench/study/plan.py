@@ -31,9 +31,9 @@ from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, collate
 from r2no.realpdebench.protocol.inputs import build_network
 from r2no.realpdebench.protocol.run import CHECKPOINT
-from r2no.realpdebench.study.checkpoints import check_sources, finished, released, source_config
 from r2no.realpdebench.study.config import BenchConfig, Pair
 from r2no.realpdebench.study.graph import Job, jobs_of, noted
+from r2no.realpdebench.study.pair import check_sources, finished, released, source_config
 from r2no.realpdebench.study.run import prepare_data
 from r2no.realpdebench.study.sheets import Sheet, cells
 from r2no.realpdebench.study.studies import BACKBONES, SYSTEM_NAMES, SourceName
@@ -49,7 +49,7 @@ _NUMBERS = ("evaluations", "minutes", "disk MB")
 class PairPlan:
     """What one pair still needs; ``updates`` are of backbones, each of ``batch`` windows."""
 
-    place: Pair
+    pair: Pair
     states: tuple[str, str, str]
     updates: int
     batch: int
@@ -70,12 +70,12 @@ def plan_sheet(config: BenchConfig, *, jobs: int = 1, calibrate: bool = True) ->
     prepare_data(config)
     timer = _Timer(config) if calibrate else None
     rows, seconds, evaluations, disk = [], 0.0, 0, 0.0
-    plans = [pair_plan(place) for place in config.pairs()]
+    plans = [pair_plan(pair) for pair in config.pairs()]
     for plan in plans:
-        place = plan.place
+        pair = plan.pair
         cost = timer.seconds(plan) if timer else math.nan
         count = plan.trained * config.adapt().repair.steps + plan.rolled
-        names = BACKBONES[place.backbone], SYSTEM_NAMES[place.system], place.source
+        names = BACKBONES[pair.backbone], SYSTEM_NAMES[pair.system], pair.source
         minutes = f"{cost / 60:.1f}" if timer else "-"
         rows.append(cells(*names, *plan.states, count, minutes, f"{plan.disk / 2**20:.1f}"))
         seconds, evaluations, disk = seconds + cost, evaluations + count, disk + plan.disk
@@ -93,18 +93,18 @@ def plan_sheet(config: BenchConfig, *, jobs: int = 1, calibrate: bool = True) ->
     return Sheet(title, tuple(("", t) for t in (*_TITLES, *_NUMBERS)), tuple(rows), tuple(notes))
 
 
-def pair_plan(place: Pair) -> PairPlan:
+def pair_plan(pair: Pair) -> PairPlan:
     """What one pair still needs."""
-    settings = place.config.adapt()
-    windows = place.config.windows(place.system)
+    settings = pair.config.adapt()
+    windows = pair.config.windows(pair.system)
     sizes = {split: len(one) for split, one in windows.items()}
-    checkpoint, updates, batch, path = _checkpoint_state(place)
+    checkpoint, updates, batch, path = _checkpoint_state(pair)
     adaptation = scores = "to do"
     if path is not None:
-        key = place.key(path, windows)
-        if is_artifact(place.folder(key) / ARTIFACT):
+        key = pair.key(path, windows)
+        if is_artifact(pair.folder(key) / ARTIFACT):
             adaptation = "cached"
-        scores = "cached" if place.is_done(key) else "to do"
+        scores = "cached" if pair.is_done(key) else "to do"
     todo = adaptation != "cached" and scores != "cached"
     trained, validated = _training(settings, sizes["train"], sizes["val"]) if todo else (0, 0)
     steps = settings.members * settings.repair.steps
@@ -113,21 +113,21 @@ def pair_plan(place: Pair) -> PairPlan:
     if scores != "cached":  # and the first member once more on the fit split, for its errors
         rolled += steps * sizes["test"] + settings.repair.steps * sizes["val"]
     disk = _disk(settings, windows["val"].fields, sizes) if todo else 0.0
-    return PairPlan(place, (checkpoint, adaptation, scores), updates, batch, trained, rolled, disk)
+    return PairPlan(pair, (checkpoint, adaptation, scores), updates, batch, trained, rolled, disk)
 
 
-def _checkpoint_state(place: Pair) -> tuple[str, int, int, Path | None]:
+def _checkpoint_state(pair: Pair) -> tuple[str, int, int, Path | None]:
     """State, updates and batch of the trainings that are missing, and the file if it is there."""
     chain: tuple[SourceName, ...] = ("pretrained",)
-    if place.source == "finetune":
+    if pair.source == "finetune":
         chain = ("pretrained", "finetune")
     start: Path | None = None
     missing, batch = 0, 1
-    given = released(place)
+    given = released(pair)
     if given is not None:
         return "released", 0, 1, given
     for source in chain:
-        one = place.starting_from(source)
+        one = pair.starting_from(source)
         path = released(one)
         if path is None and not missing:
             train = source_config(one, start)
@@ -200,10 +200,10 @@ class _Timer:
 
     def seconds(self, plan: PairPlan) -> float:
         """What one pair takes, from the unit costs."""
-        evaluation, training = self._repair(plan.place.system)
+        evaluation, training = self._repair(plan.pair.system)
         total = plan.trained * training + plan.rolled * evaluation
         if plan.updates:
-            each = self._backbone(plan.place.system, plan.place.backbone)
+            each = self._backbone(plan.pair.system, plan.pair.backbone)
             total += plan.updates * plan.batch * each
         return total
 

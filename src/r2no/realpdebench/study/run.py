@@ -16,9 +16,8 @@ from r2no.errors import ConfigError
 from r2no.locks import sole_writer
 from r2no.progress import SILENT, Reporter
 from r2no.realpdebench.files.tiny import write_tiny
-from r2no.realpdebench.study.checkpoints import check_sources, obtain_source
 from r2no.realpdebench.study.config import BenchConfig, Pair
-from r2no.realpdebench.study.pair import run_pair
+from r2no.realpdebench.study.pair import check_sources, obtain_source, run_pair
 
 Unit = tuple[str, str]
 
@@ -83,21 +82,21 @@ def prepare_data(config: BenchConfig) -> None:
 def run_unit(config: BenchConfig, unit: Unit, reporter: Reporter = SILENT) -> list[Outcome]:
     """All sources of one system and backbone; an error ends the one source it concerns."""
     outcomes = []
-    for place in _pairs(config, unit):
-        note = config.out / "failures" / f"{place.name}.txt"
+    for pair in _pairs(config, unit):
+        note = config.out / "failures" / f"{pair.name}.txt"
         try:
-            checkpoint = obtain_source(place, reporter)
-            state = "done" if run_pair(place, checkpoint, reporter) else "cached"
+            checkpoint = obtain_source(pair, reporter)
+            state = "done" if run_pair(pair, checkpoint, reporter) else "cached"
         except Exception as error:  # one pair must not end the study; it is reported
             if ranks.world_size() > 1:  # but its processes would no longer be at the same place
                 raise
             storage.write_text(note, traceback.format_exc())
             text = f"({type(error).__name__}: {error}) see {note}"
-            outcomes.append(Outcome(place.name, "failed", text))
+            outcomes.append(Outcome(pair.name, "failed", text))
         else:
             if ranks.is_main():
                 note.unlink(missing_ok=True)
-            outcomes.append(Outcome(place.name, state))
+            outcomes.append(Outcome(pair.name, state))
     return outcomes
 
 
@@ -158,8 +157,8 @@ def _outcome(config: BenchConfig, unit: Unit, future: "Future[list[Outcome]]") -
     if error is None:
         return future.result()
     text = f"({type(error).__name__}: {error})"
-    return [Outcome(place.name, "failed", text) for place in _pairs(config, unit)]
+    return [Outcome(pair.name, "failed", text) for pair in _pairs(config, unit)]
 
 
 def _pairs(config: BenchConfig, unit: Unit) -> list[Pair]:
-    return [place for place in config.pairs() if (place.system, place.backbone) == unit]
+    return [pair for pair in config.pairs() if (pair.system, pair.backbone) == unit]
