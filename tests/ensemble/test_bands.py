@@ -107,6 +107,28 @@ def test_outer_folds_make_no_difference_where_all_are():
     assert calibrate(values, outer=(0, 1)).factor(0.5) == calibrate(values).factor(0.5)
 
 
+def test_outer_folds_without_a_measurement_say_nothing():
+    values = residuals(6, 6, 0)
+    values[[0, 5]] = torch.nan
+    assert calibrate(values, outer=(0, 5)).factor(0.9) == calibrate(values).factor(0.9)
+
+
+def test_a_channel_that_is_met_exactly_has_no_say_in_the_bands_of_others():
+    values = residuals(8, 6, 0)
+    alone = calibrate(values[..., :1])
+    values[..., 1] = 0  # such as a constant one
+    both = calibrate(values)
+    for coverage in (0.5, 0.9):
+        width = both.half_width(coverage)
+        torch.testing.assert_close(width[..., :1], alone.half_width(coverage))
+        assert float(width[..., 1].max()) == 0
+
+
+def test_what_is_met_everywhere_has_bands_of_no_width():
+    bands = calibrate(torch.zeros(6, 3, *SHAPE))
+    assert float(bands.half_width(0.9).max()) == 0
+
+
 def test_merged_bands_have_no_outer_folds():
     parts = [going_on(seed, beyond=1.5)[0] for seed in (1, 2)]
     whole, plain = (

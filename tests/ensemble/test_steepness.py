@@ -123,6 +123,26 @@ def test_a_field_without_any_slope_has_the_usual_width():
     assert bool((relative(steepness(flat[0]), usual) == 1).all())
 
 
+def test_a_channel_that_never_was_steep_has_the_usual_width():
+    forecast, values = made(shape=(4, 12, 14, 2))
+    forecast = forecast.clone()
+    forecast[..., 1], values[..., 1] = 3.0, values[..., 0] / 1e3
+    bands = calibrate(forecast, values)
+    assert bands.exponent > 0
+    new = waves(1, 1, 9, shape=(4, 12, 14, 2))[0]
+    found = bands.follow(new)
+    assert torch.equal(found[..., 1], torch.ones_like(found[..., 1]))
+    assert not torch.equal(found[..., 0], torch.ones_like(found[..., 0]))
+
+
+def test_bands_follow_beside_a_channel_that_is_met_exactly():
+    forecast, values = made(shape=(4, 12, 14, 2))
+    forecast = forecast.clone()
+    forecast[..., 1], values[..., 1] = 3.0, 0.0
+    alone = calibrate(forecast[..., :1], values[..., :1])
+    assert calibrate(forecast, values).exponent == alone.exponent > 0
+
+
 def test_merged_bands_are_those_of_one_pass_over_both():
     forecast, values = made(11, 3, shape=(6, 20, 24, 1))
     values[torch.rand(values.shape, generator=torch.Generator().manual_seed(2)) < 0.2] = torch.nan

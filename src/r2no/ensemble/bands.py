@@ -87,7 +87,9 @@ class Bands:
                 for group in score:
                     sizes, places = residuals.of(group)
                     ratios = residuals.relative(group, usual)
-                    found[which][group] = (sizes / scale.flatten()[places], ratios)
+                    usual_size = scale.flatten()[places]
+                    told = (sizes > 0) | (usual_size != 0)  # not where all is met exactly
+                    found[which][group] = ((sizes / usual_size)[told], ratios[told])
         exponent = choose_exponent(*zip(*found[0].values(), strict=True))
         scores = torch.zeros(2, len(totals), _BINS, dtype=torch.float64)
         for which, by_group in enumerate(found):
@@ -143,6 +145,8 @@ class Bands:
 
     def _found(self, coverage: float) -> float:
         """The factor of a scale with as much data as there are."""
+        if not self.scores[0].any():  # all is met exactly
+            return 0.0
         every, level = range(self.scores.shape[1]), self._level(coverage)
         seen, apart = _quantile(self._shares(1, every), level), self._apart(level, coverage)
         return math.exp((1 - self._part) * math.log(seen) + self._part * math.log(apart))
@@ -153,6 +157,8 @@ class Bands:
         if not outer or len(outer) == len(folds):
             return coverage
         groups = [group for number in outer for group in folds[number][1]]
+        if not self.scores[0, groups].any():  # nothing was measured there
+            return coverage
         reached = _quantile(self._shares(0, groups), coverage)
         return _share(self._shares(0, range(self.scores.shape[1])), reached)
 

@@ -151,8 +151,12 @@ def _slope(field: Tensor, axis: int) -> Tensor:
 
 
 def relative(found: Tensor, usual: Map, places: Tensor | None = None) -> Tensor:
-    """(φ + ε)/(φ̄ + ε) of forecasts, or of values at some places of the map as one row."""
-    floor = (_FLOOR * usual.mean((0, 1, 2))).expand_as(usual)
+    """(φ + ε)/(φ̄ + ε) of forecasts, or of values at some places of the map as one row.
+
+    In a channel that never was steep nothing is usual; it is 1 there, by an ε beyond all values.
+    """
+    share = _FLOOR * usual.mean((0, 1, 2))
+    floor = torch.where(share > 0, share, torch.finfo(usual.dtype).max / 4).expand_as(usual)
     if places is not None:
         usual, floor = usual.flatten()[places], floor.flatten()[places]
     tiny = torch.finfo(usual.dtype).tiny
@@ -165,6 +169,8 @@ def choose_exponent(scores: Sequence[Tensor], ratios: Sequence[Tensor]) -> float
     The size of Laplace's law is left free, since m need not be 1 on average.
     """
     score, log = torch.cat(list(scores)).double(), torch.cat(list(ratios)).double().log()
+    known = score.isfinite()  # what has no scale tells nothing of m
+    score, log = score[known], log[known]
     best, found = _surprise_at_any_size(score, 0 * log), 0.0
     for exponent in _EXPONENTS:
         surprise = _surprise_at_any_size(score, exponent * log)
