@@ -13,6 +13,7 @@ from r2no import checks
 from r2no._repr import brief_repr
 from r2no._types import Number
 from r2no.ensemble.bands import checked_coverage
+from r2no.errors import ConfigError
 
 COVERAGE = "coverage"
 
@@ -43,6 +44,8 @@ class Prediction:
 def coverages(coverage: Number | Sequence[Number]) -> tuple[float, ...]:
     """One or several coverages, checked."""
     given = [coverage] if np.ndim(coverage) == 0 else checks.listed(COVERAGE, coverage)
+    if not given:
+        raise ConfigError("`coverage` must lie between 0 and 1, such as 0.9, but names no number.")
     return tuple(checked_coverage(one) for one in given)
 
 

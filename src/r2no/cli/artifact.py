@@ -1,6 +1,5 @@
 """``r2no predict | evaluate | report``: what an artifact forecasts, how well, and as one page."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -144,9 +143,9 @@ def evaluate(
         batch_size=batch_size,
         reporter=Reporter(),
     )
+    typer.echo(storage.json_text(found), nl=False)  # first: the file may not be writable
     if output is not None:
         storage.write_json(output, found)
-    typer.echo(json.dumps(found, indent=2))
 
 
 @app.command()

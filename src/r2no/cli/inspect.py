@@ -40,7 +40,7 @@ def inspect(
     else:
         found = _artifact(path) if path.is_dir() else _checkpoint(path)
     if as_json:
-        typer.echo(json.dumps(storage.strict_json(found), indent=2, allow_nan=False))
+        typer.echo(storage.json_text(found), nl=False)
         return
     for name, value in found.items():
         text = value if isinstance(value, str) else json.dumps(value)

@@ -3,12 +3,12 @@
 Options are the fields of the command's config, which says what they are.
 """
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from r2no import storage
 from r2no.cli import options
 from r2no.cli.app import bench_app, check_exists, command_line, say
 from r2no.progress import Reporter
@@ -77,4 +77,4 @@ def evaluate(
 
     wanted = read_config(EvaluateConfig, config, options.given(model=model, **given))
     result = run_evaluation(wanted, reporter=Reporter())
-    typer.echo(json.dumps(result, indent=2))
+    typer.echo(storage.json_text(result), nl=False)
