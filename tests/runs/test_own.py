@@ -1,5 +1,6 @@
 """One YAML from a NetCDF file and an operator of one's own to an artifact; and its doctor."""
 
+import errno
 import json
 import os
 import subprocess
@@ -25,7 +26,7 @@ from r2no.cli.main import app
 from r2no.cli.moved import MovedError
 from r2no.errors import ConfigError, DeviceError, FingerprintError, StorageError
 from r2no.locks import sole_writer
-from r2no.runs import Finding, examine, open_task, read_own_config
+from r2no.runs import Finding, doctor, examine, open_task, read_own_config
 from r2no.training import save_operator
 
 REPAIR = {"width": 4, "depth": 2, "steps": 2, "train": {"epochs": 2, "batch_size": 6, "lr": 5e-3}}
@@ -400,6 +401,18 @@ def test_wrong_shape_of_the_answer_is_found(
     assert found.check == "source"
     assert found.message.startswith(error)
     assert advice in found.message
+
+
+def test_a_file_that_the_system_refuses_is_a_finding(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "weights.pt")
+
+    monkeypatch.setattr(doctor, "open_source", refuse)
+    found = failure(config(folder))
+    assert found.check == "source"
+    assert found.message == "PermissionError: [Errno 13] Permission denied: 'weights.pt'"
 
 
 def test_other_units_and_a_poor_source_are_pointed_out(folder: Path) -> None:

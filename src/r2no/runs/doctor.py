@@ -79,7 +79,7 @@ def examine(config: OwnConfig, *, full: bool = False) -> Iterator[Finding]:
             yield _other_layouts(source, splits.fit)
         check = "one step"
         yield from rehearse(source, splits, config.settings, config.out)
-    except (R2NOError, FileNotFoundError) as error:
+    except (R2NOError, OSError) as error:  # the system may refuse a file, too
         yield Finding("fail", check, f"{type(error).__name__}: {error}")
 
 
