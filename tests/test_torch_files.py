@@ -49,6 +49,13 @@ def test_hostile_weights_are_refused(
     assert not (tmp_path / "canary").exists()
 
 
+def test_an_exported_program_is_called_so_and_not_damaged(tmp_path: Path) -> None:
+    program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
+    torch.export.save(program, tmp_path / "net.pt2")
+    with pytest.raises(FileDamagedError, match=r"is an exported program.*from_exported"):
+        read_torch(tmp_path / "net.pt2")
+
+
 def test_packed_records_are_refused_without_unpacking(tmp_path: Path) -> None:
     torch.save({"w": torch.zeros(3)}, tmp_path / "x.pt")
     with zipfile.ZipFile(tmp_path / "x.pt") as archive:

@@ -155,11 +155,22 @@ def _why_unreadable(path: Path, error: Exception) -> str:
         head = stream.read(100).lstrip()
     if not head:
         return "it is empty"
+    if zipfile.is_zipfile(path) and _is_program(path):
+        return (
+            "it is an exported program, not a file of weights (open it with "
+            "`r2no.operators.from_exported`, or as `exported:` in a config)"
+        )
     if mistaken := [reason for start, reason in _MISTAKEN.items() if head.startswith(start)]:
         return mistaken[0]
     return (
         f"it is damaged, or no PyTorch file that holds plain values only ({type(error).__name__})"
     )
+
+
+def _is_program(path: Path) -> bool:
+    """Whether an archive is one of ``torch.export.save``; told by its names alone."""
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/archive_format") for name in archive.namelist())
 
 
 def _load(path: Path, inert: Collection[str] | None) -> Any:

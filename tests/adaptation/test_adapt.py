@@ -21,6 +21,7 @@ from r2no.errors import (
     ConfigError,
     EmptySplitError,
     FileDamagedError,
+    FileMissingError,
     FingerprintError,
     GridMismatchError,
     NonFiniteError,
@@ -202,6 +203,8 @@ def test_damaged_artifact_is_refused_by_name(model, tmp_path):
     (path / "manifest.json").unlink()
     with pytest.raises(FileDamagedError, match=r"manifest\.json"):
         r2no.load(path, source=Source())
+    with pytest.raises(FileMissingError, match=r"no artifact .*nowhere.*Check the path"):
+        r2no.load(tmp_path / "nowhere", source=Source())
 
 
 def test_artifact_refuses_another_source(model, tmp_path):

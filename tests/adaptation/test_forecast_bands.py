@@ -129,7 +129,7 @@ def test_bands_can_be_left_out_and_are_for_published_cells(fit):
     assert r2no.adapt(Source(), train, fit, settings=published).half_widths(0.8).shape[0] == 1
 
 
-@pytest.mark.parametrize("coverage", [0, 1.0, 90, -0.1, (0.5, 2.0), float("nan")])
+@pytest.mark.parametrize("coverage", [0, 1.0, 90, -0.1, (0.5, 2.0), float("nan"), ()])
 def test_a_coverage_that_is_none_is_refused(model, histories, coverage):
     with pytest.raises(ConfigError, match="coverage"):
         model.predict(histories.history, coverage=coverage)

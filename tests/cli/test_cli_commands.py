@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from r2no import storage
+from r2no import runs, storage
 from r2no.cli import main
 from r2no.cli.app import say_json
 from r2no.cli.moved import MovedError
@@ -92,6 +92,15 @@ def test_file_of_the_benchmark_is_told_where_it_belongs(command, tmp_path: Path,
 def test_artifact_without_a_config_is_told_how_it_is_scored(tmp_path: Path, r2no) -> None:
     with pytest.raises(ConfigError, match=r"keeps no config of `r2no adapt`.*evaluate\(windows\)"):
         r2no("evaluate", GOLDEN)
+
+
+def test_scores_that_are_no_numbers_are_printed_as_json_that_others_read(
+    tmp_path: Path, r2no, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "evaluate_own", lambda *_, **__: {"frmse_mid": math.nan})
+    said = r2no("evaluate", GOLDEN, "--output", tmp_path / "scores.json")
+    assert json.loads(said, parse_constant=pytest.fail) == {"frmse_mid": "nan"}
+    assert said == (tmp_path / "scores.json").read_text()
 
 
 def test_unknown_option_is_no_moved_one(r2no) -> None:

@@ -58,6 +58,19 @@ def test_other_axes_are_named(changed, error, message):
         check(**changed)
 
 
+@pytest.mark.parametrize(("mine", "theirs"), [(6.0, 1.0), (1.0, 6.0)])
+def test_a_time_step_of_one_is_compared_where_its_unit_is_said(mine, theirs):
+    hourly = replace(FIELDS, time_step=theirs, time_units="h")
+    with pytest.raises(DataError, match=f"time step of the data is {mine:.0f}, .* {theirs:.0f}"):
+        check(axis("time", 5, mine, "h"), fields=hourly)
+    check(axis("time", 5, theirs, "h"), fields=hourly)
+    check(axis("time", 5, mine, ""), fields=replace(hourly, time_units=""))
+
+
+def test_one_frame_has_no_time_step_to_compare():
+    check(axis("time", 1, 0.5, "s"))
+
+
 def test_recordings_may_begin_on_any_date():
     fields = replace(FIELDS, time_units="days since 2000-01-01")
     check(axis("time", 5, 0.5, "days since 2001-01-01"), fields=fields)

@@ -27,7 +27,7 @@ from r2no.report import (
     write_report,
 )
 from r2no.report.charts import Axes, Bar, Line, bar_chart, line_chart
-from r2no.report.wording import METRICS, headline, in_order, metrics_of, readout_name
+from r2no.report.wording import METRICS, headline, in_order, metrics_of, mixed_units, readout_name
 from tests.support import adapted as toy
 
 
@@ -413,7 +413,22 @@ def test_units_stand_on_lead_time_and_errors() -> None:
     assert titles["r2"] == "R²"
     mixed = {**fields, "measured": [0, 2]}
     assert metrics_of(mixed)[0][1] == "RMSE"
+    assert "channels in mm/s and Pa together" in mixed_units(mixed)
+    assert mixed_units(fields) == mixed_units({"measured": [0]}) == ""
     assert metrics_of({"measured": [0]})[0][1] == "RMSE"
+
+
+def test_scores_say_what_they_mean_of_one_channel_and_of_several_units(data) -> None:
+    def energies(measured: list[int]) -> set[str]:
+        shown = render(replace(data, fields={**data.fields, "measured": measured}))
+        rows = re.findall(r"<tr data-readout.*?</tr>", shown, re.DOTALL)
+        place = [key for key, _, _ in METRICS].index("ke_error") + 1  # after the change
+        return {re.findall(r'<td class="n"[^>]*>\s*(.*?)</td>', row)[place] for row in rows}
+
+    assert energies([0]) == {"n/a"}  # one channel has no kinetic energy; its score is 0
+    assert "n/a" not in energies([0, 1])
+    mixed = {**data.fields, "units": ["m/s", "Pa"], "measured": [0, 1]}
+    assert mixed_units(mixed) in render(replace(data, fields=mixed))
 
 
 def test_the_page_shows_how_sure_the_model_is(data, page):

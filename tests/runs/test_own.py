@@ -1,5 +1,6 @@
 """One YAML from a NetCDF file and an operator of one's own to an artifact; and its doctor."""
 
+import errno
 import json
 import os
 import subprocess
@@ -25,7 +26,7 @@ from r2no.cli.main import app
 from r2no.cli.moved import MovedError
 from r2no.errors import ConfigError, DeviceError, FingerprintError, StorageError
 from r2no.locks import sole_writer
-from r2no.runs import Finding, examine, open_task, read_own_config
+from r2no.runs import Finding, doctor, examine, open_task, read_own_config
 from r2no.training import save_operator
 
 REPAIR = {"width": 4, "depth": 2, "steps": 2, "train": {"epochs": 2, "batch_size": 6, "lr": 5e-3}}
@@ -402,6 +403,18 @@ def test_wrong_shape_of_the_answer_is_found(
     assert advice in found.message
 
 
+def test_a_file_that_the_system_refuses_is_a_finding(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "weights.pt")
+
+    monkeypatch.setattr(doctor, "open_source", refuse)
+    found = failure(config(folder))
+    assert found.check == "source"
+    assert found.message == "PermissionError: [Errno 13] Permission denied: 'weights.pt'"
+
+
 def test_other_units_and_a_poor_source_are_pointed_out(folder: Path) -> None:
     torch.save({"weight": 100 * rotation()}, "weights.pt")
     found = findings(config(folder))
@@ -422,15 +435,31 @@ def test_recordings_given_twice_are_found(folder: Path) -> None:
 def test_little_fit_data_are_pointed_out(folder: Path) -> None:
     with xarray.open_dataset("piv.nc") as data:
         data.isel(trajectory=[0, 1, 2]).to_netcdf("little.nc")
-    found = findings(
-        config(
-            folder,
-            data={"path": "little.nc", "horizon": 8},
-            source={"layout": "B (T C) H W", "one_step": True},
-        )
-    )
-    assert found["splits"].level == "warn"
-    assert "larger share" in found["splits"].message
+
+    def said(**data: Any) -> str:
+        found = config(folder, data=data, source={"layout": "B (T C) H W", "one_step": True})
+        finding = findings(found)["splits"]
+        assert finding.level == "warn"
+        return finding.message
+
+    shares = {"train": 0.6, "fit": 0.2, "test": 0.2}
+    assert "larger share, or leave the shares out. With these" in said(split=shares)
+    left_out = said(path="little.nc")  # advice that can be followed: no share is there to enlarge
+    assert "More recordings" in left_out
+    assert "by: time" in left_out
+    assert "larger share" not in left_out
+
+
+def test_a_share_that_a_stride_does_not_fill_is_no_little_fit_data(folder: Path) -> None:
+    long = travelling_wave(0, frames=110).numpy()
+    data = {name: (("time", "y", "x"), long[..., i]) for i, name in enumerate("uv")}
+    xarray.Dataset(data).to_netcdf("long.nc")
+    found = findings(config(folder, data={"path": "long.nc", "stride": 3}))["splits"]
+    assert found.level == "ok"  # fit is eight horizons, 32 frames; windows of a stride end at 31
+    shares = {"train": 0.5, "fit": 0.3, "test": 0.2}
+    found = findings(config(folder, data={"path": "long.nc", "split": shares}))["splits"]
+    assert found.level == "warn"
+    assert "verdict will be uncertain. Give `fit` a larger share" in found.message
 
 
 @pytest.mark.parametrize(

@@ -309,6 +309,8 @@ class Prediction:
 def coverages(coverage: Number | Sequence[Number]) -> tuple[float, ...]:
     """One or several coverages, checked."""
     given = [coverage] if np.ndim(coverage) == 0 else checks.listed(COVERAGE, coverage)
+    if not given:
+        raise ConfigError("`coverage` must lie between 0 and 1, such as 0.9, but names no number.")
     return tuple(checked_coverage(one) for one in given)
 
 

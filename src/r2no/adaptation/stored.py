@@ -236,9 +236,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of an artifact, as it was written; its files are not looked at.
 
     Raises:
+        FileMissingError: if there is no such folder.
         FileDamagedError: if there is none, it was changed, or it lacks what every one has.
     """
     path = folder / MANIFEST
+    if not folder.exists():
+        raise FileMissingError(f"There is no artifact `{folder}`. Check the path.")
     if not is_artifact(folder):
         raise FileDamagedError(
             f"`{folder}` has no {MANIFEST}: it is not an artifact, or writing it was cut short. "

@@ -143,9 +143,9 @@ def evaluate(
         batch_size=batch_size,
         reporter=Reporter(),
     )
+    say_json(found)  # first: the file may not be writable
     if output is not None:
         storage.write_json(output, found)
-    say_json(found)
 
 
 @app.command()

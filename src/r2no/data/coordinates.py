@@ -210,8 +210,8 @@ def _later(start: np.ndarray, amount: np.ndarray) -> np.ndarray:
 def check_axes(fields: Fields, time: Axis, space: Sequence[Axis], mine: str) -> None:
     """Refuse data whose time, spacing or direction of axes are others than a model's ``fields``.
 
-    What one of them does not say (no coordinate, no units, a time step of 1) is not compared.
-    ``mine`` is what the axes belong to, for messages.
+    What one of them does not say (no coordinate, no units, a time step of 1 without a unit, the
+    step of a single frame) is not compared. ``mine`` is what the axes belong to, for messages.
 
     Raises:
         DataError: for another time step, or another unit of time or of an axis.
@@ -221,8 +221,9 @@ def check_axes(fields: Fields, time: Axis, space: Sequence[Axis], mine: str) -> 
     for axis, units in zip(space, fields.axis_units, strict=False):
         if axis.variable is not None:
             _check_units(repr(axis.name), axis, units, mine)
-    steps = time.step, fields.time_step
-    if 1.0 not in steps and not np.isclose(*steps, rtol=1e-2):
+    steps = (time.step, time.units), (fields.time_step, fields.time_units)
+    said = time.size > 1 and all(step != 1 or units for step, units in steps)
+    if said and not np.isclose(time.step, fields.time_step, rtol=1e-2):
         raise DataError(
             f"The time step of the data is {time.step:.6g}, but the model was adapted to "
             f"{fields.time_step:.6g}. Resample the data in time."

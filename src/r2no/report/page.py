@@ -35,6 +35,7 @@ from r2no.report.wording import (
     headline,
     in_order,
     metrics_of,
+    mixed_units,
     named,
     readout_name,
 )
@@ -124,7 +125,8 @@ def render(data: ReportData) -> str:
         largest=_largest_cells(data.retention),
         charts=figures.charts(data),
         sure=sureness.charts({} if data.evaluation is None else data.evaluation.bands),
-        scores=_score_rows(data.evaluation),
+        scores=_score_rows(data.evaluation, data.fields),
+        mixed=mixed_units(data.fields),
         metrics=metrics_of(data.fields),
         example=_example(data.evaluation),
         settings=json.dumps(clean(data.provenance["settings"]), indent=2),
@@ -307,12 +309,13 @@ def _payload(data: ReportData) -> Markup:
     return Markup(text)
 
 
-def _score_rows(evaluation: Evaluation | None) -> list[dict[str, Any]]:
+def _score_rows(evaluation: Evaluation | None, fields: dict[str, Any]) -> list[dict[str, Any]]:
     """A row per readout: words, values, change against the source, and whether it is the best."""
     if evaluation is None:
         return []
     source = evaluation.scores[evaluation.roles["source"]]["rmse"]
     known = [row["rmse"] for row in evaluation.scores.values() if row["rmse"] is not None]
+    unknown = {"ke_error"} if len(fields["measured"]) < 2 else set()  # one channel is no velocity
     rows = []
     for name in in_order(evaluation.scores):
         values = evaluation.scores[name]
@@ -324,7 +327,7 @@ def _score_rows(evaluation: Evaluation | None) -> list[dict[str, Any]]:
                 "title": title,
                 "note": note,
                 "role": next((r for r, n in evaluation.roles.items() if n == name), ""),
-                "values": [values.get(key) for key, _, _ in METRICS],
+                "values": [None if key in unknown else values.get(key) for key, _, _ in METRICS],
                 "change": rmse / source - 1 if source and rmse is not None else None,
                 "best": rmse is not None and rmse == min(known),
             }

@@ -59,6 +59,19 @@ def common_unit(fields: dict[str, Any]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
+def mixed_units(fields: dict[str, Any]) -> str:
+    """What errors over channels of several units mean; nothing where they share one."""
+    units = fields.get("units") or ()
+    found = [units[channel] for channel in fields["measured"] if channel < len(units)]
+    several = list(dict.fromkeys(unit for unit in found if unit))
+    if len(several) < 2:
+        return ""
+    return (
+        f"Errors are taken over channels in {' and '.join(several)} together, as the verdict is, "
+        "so those of large numbers weigh most; see Edges and interior for each channel."
+    )
+
+
 def metrics_of(fields: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Columns of the score table, with the unit of those that have one."""
     unit = common_unit(fields)

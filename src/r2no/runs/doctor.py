@@ -79,7 +79,7 @@ def examine(config: OwnConfig, *, full: bool = False) -> Iterator[Finding]:
             yield _other_layouts(source, splits.fit)
         check = "one step"
         yield from rehearse(source, splits, config.settings, config.out)
-    except (R2NOError, FileNotFoundError) as error:
+    except (R2NOError, OSError) as error:  # the system may refuse a file, too
         yield Finding("fail", check, f"{type(error).__name__}: {error}")
 
 
@@ -117,27 +117,24 @@ def _sizes(splits: Splits) -> Finding:
     """Recordings and windows of each split, with a warning where fit is small."""
     text, counts = splits.describe(), splits.recordings
     fields = splits.fit.fields
-    starts = splits.fit.origins
-    span = sum(
-        int(own.max() - own.min()) + fields.horizon_frames
-        for own in (starts[starts[:, 0] == number, 1] for number in starts[:, 0].unique())
-    )
+    span, stride = _span(splits.fit)
     if counts["fit"] < 4 and apart(splits.train, splits.fit):
         better = default_counts(sum(counts.values()))
         advice = (
-            f" With these recordings {{{', '.join(f'{n}: {c}' for n, c in better.items())}}} is "
-            "the default."
+            "Give `fit` a larger share, or leave the shares out. With these recordings "
+            f"{{{', '.join(f'{n}: {c}' for n, c in better.items())}}} is the default."
             if better["fit"] > counts["fit"]
-            else ""
+            else "More recordings would mend that; so would `split: {by: time}`, which parts each "
+            "recording, but verdict and scores then speak of these recordings going on, not of "
+            "another one."
         )
         return Finding(
             "warn",
             "splits",
             f"Splits: {text}. With fewer than four recordings in fit and others in train, part of "
-            "the repair is given up (docs/method.md, M7), which costs accuracy. Give `fit` a "
-            f"larger share, or leave the shares out.{advice}",
+            f"the repair is given up (docs/method.md, M7), which costs accuracy. {advice}",
         )
-    if span < 8 * fields.horizon_frames and counts["fit"] < 4:
+    if span + stride - 1 < 8 * fields.horizon_frames and counts["fit"] < 4:  # a stride may not fit
         return Finding(
             "warn",
             "splits",
@@ -146,6 +143,15 @@ def _sizes(splits: Splits) -> Finding:
             "share.",
         )
     return Finding("ok", "splits", f"Splits: {text}.")
+
+
+def _span(windows: Windows) -> tuple[int, int]:
+    """Frames that the targets of a split span, over its recordings, and its stride."""
+    starts = windows.origins
+    own = [starts[starts[:, 0] == number, 1] for number in starts[:, 0].unique()]
+    steps = [int(one.sort().values.diff().min()) for one in own if len(one) > 1]
+    span = sum(int(one.max() - one.min()) + windows.fields.horizon_frames for one in own)
+    return span, min(steps, default=1)
 
 
 def _leakage(splits: Splits, nbytes: int, full: bool) -> Finding:

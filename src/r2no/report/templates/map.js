@@ -118,9 +118,11 @@ function retentionMap(found) {
       ? "all orientations" : `orientation ${show(cell.angle[0])}° to ${show(cell.angle[1])}°`;
     $("cell-summary").textContent =
       `Radius ${show(cell.radius[0])} to ${show(cell.radius[1])} of Nyquist, ${turn}; ` +
-      `${cell.size} coefficients. Holds ${percent(values("share")[number], 2)} of the source's ` +
-      `squared error, of which the model removes ${percent(values("gain")[number])}. The ` +
-      `change is ${percent(values("change")[number])} of the source in size.`;
+      `${cell.size} coefficient${cell.size === 1 ? "" : "s"}. ` +
+      `Holds ${percent(values("share")[number], 2)} of the source's ` +
+      `squared error, of which the model removes ${percent(values("gain")[number])}.` +
+      (Number.isFinite(values("change")[number])  // the source may hold nothing there
+        ? ` The change is ${percent(values("change")[number])} of the source in size.` : "");
     $("cell-groups").replaceChildren(...groupTable(mine, of(parts, number, found.groups.length)));
     $("cell-weights").replaceChildren(...found.tables.map((table) => weightTable(table, mine)));
   }
