@@ -7,8 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r2no import FourierCells, SpectralEnsemble
-from r2no.ensemble import Columns, FitBatch, FittedEnsemble, Readouts, quadratic_error, ridge_path
-from r2no.ensemble.accumulate import window_weights
+from r2no.ensemble import (
+    Columns,
+    FitBatch,
+    FittedEnsemble,
+    Readouts,
+    accumulate,
+    quadratic_error,
+    ridge_path,
+)
+from r2no.ensemble.accumulate import GramAccumulator, window_weights
 from r2no.errors import (
     ConfigError,
     EmptySplitError,
@@ -363,6 +371,38 @@ def test_one_and_three_dimensional_grids_fit_and_predict(grid):
     model = fit((source, iterates, target), cells)
     from_sums = float(quadratic_error(model.sums_.total().moments[0], model.weights_).sum())
     assert squared(model.predict(source, iterates), target) == pytest.approx(from_sums)
+
+
+@pytest.mark.parametrize("grid", [(6, 8), (5, 7)], ids=["even", "odd"])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
+def test_sums_do_not_depend_on_memory_order_or_on_the_size_of_parts(
+    grid, masked, kind, monkeypatch
+):
+    source, iterates, target = (part.to(kind) for part in problem(grid=grid, frames=4))
+    mask = torch.rand(target.shape, generator=torch.Generator().manual_seed(5)) > 0.2
+    cells = FourierCells.polar(grid, radial=3, angular=2)
+    columns = Columns(2, (1, 2, 3), further=("last",), partners=("last",))
+
+    def sums(given, parts):
+        monkeypatch.setattr(accumulate, "_CHUNK_BYTES", parts)
+        found = GramAccumulator(
+            columns, cells, measured=MEASURED, exponents=(1.0,), groups=2, lead_groups=2
+        )
+        spectra = found.begin(source, target, mask if masked else None)
+        spectra.put("last", source.flip(1))
+        for (member, depth), iterate in given:
+            spectra.add(member, depth + 1, iterate)
+        found.add(torch.tensor([0, 1, 1, 0, 1]))
+        return found.collected()[1.0].moments
+
+    plain = [((m, d), iterates[m, d]) for m in range(2) for d in range(3)]
+    # as a module leaves them: time and channel last
+    planes = [(place, each.movedim(1, 3).contiguous().movedim(3, 1)) for place, each in plain]
+    expected = sums(plain, 2**21)
+    rounding = 1e-12 if kind == torch.float64 else 1e-5
+    for found in (sums(planes, 2**21), sums(plain, 1)):
+        torch.testing.assert_close(found, expected, rtol=rounding, atol=rounding)
 
 
 def test_masked_values_have_no_influence():

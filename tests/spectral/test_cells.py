@@ -19,6 +19,8 @@ from r2no.spectral.transforms import (
     inverse,
     orientation,
     rounded_sqrt,
+    rows_together,
+    space_last,
     wavenumber_radius,
 )
 
@@ -27,6 +29,17 @@ GRIDS = [(12, 16), (12, 17), (11, 16), (11, 17), (9,), (10,), (4, 5, 6), (5, 4, 
 
 def field(grid: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
     return torch.randn(2, 3, *grid, 2, generator=rng, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_transforms_do_not_see_how_rows_lie_in_memory(grid, rng) -> None:
+    values = space_last(field(grid, rng))
+    together = rows_together(values)
+    assert torch.equal(together, values)
+    first = 3 if len(grid) > 1 else 0
+    assert together.movedim(first, 0).is_contiguous()
+    expected = forward(values.contiguous(), len(grid))
+    torch.testing.assert_close(forward(together, len(grid)), expected, rtol=1e-13, atol=1e-13)
 
 
 def cells_for(grid: tuple[int, ...], **more: object) -> FourierCells:

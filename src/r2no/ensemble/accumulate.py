@@ -19,7 +19,12 @@ from r2no.ensemble.gram import FitBatch, GramSums, StreamBlocks, check_batch
 from r2no.ensemble.holdout import Fold
 from r2no.errors import ConfigError, NonFiniteError
 from r2no.spectral import FourierCells, forward
-from r2no.spectral.transforms import channel_picker, quadrature_partner, space_last
+from r2no.spectral.transforms import (
+    channel_picker,
+    quadrature_partner,
+    rows_together,
+    space_last,
+)
 
 _CHUNK_BYTES, _DEVICE_CHUNK_BYTES = 2 * 2**20, 256 * 2**20
 
@@ -140,14 +145,14 @@ class ColumnSpectra:
         self.columns, self.cells, self.measured = columns, cells, measured
         self._by_deviation = by_deviation
         self._lead_groups = lead_groups
-        self._source = self._measured(source).contiguous()
+        self._source = rows_together(self._measured(source))
         self._mask = None if mask is None else self._measured(mask)
         target = self._measured(target)
         self.target = target if self._mask is None else torch.where(self._mask, target, 0)
         batch, frames, channels = self._source.shape[:3]
         self._place = source.device
         self._order, self._runs, zero = _by_cell(cells, source.device)
-        shape = (channels, len(self._order), columns.number + 1, batch, frames)
+        shape = (channels, columns.number + 1, len(self._order), batch, frames)
         kind = source.dtype.to_complex()
         spectra: Tensor | None = None if reuse is None else reuse._spectra
         if spectra is None or (spectra.shape, spectra.dtype) != (shape, kind):
@@ -159,7 +164,7 @@ class ColumnSpectra:
         if columns.base:
             self._put_with_partner(BASE, columns.base_column(self._source))
             if columns.centred and mask is None:  # exactly, not but for rounding
-                self._spectra[:, zero, columns.number - 1] = 0
+                self._spectra[:, columns.number - 1, zero] = 0
 
     def __repr__(self) -> str:
         return f"ColumnSpectra({self.windows} windows, {self.columns.number} columns, {self.cells})"
@@ -197,9 +202,9 @@ class ColumnSpectra:
         if self._mask is not None:
             column = torch.where(self._mask, column, 0)
         spectrum = forward(column, len(self.cells.grid)).flatten(3)
-        for channel, slot in enumerate(self._spectra[:, :, position]):
+        for channel, slot in enumerate(self._spectra[:, position]):
             by_coefficient = spectrum[:, :, channel].flatten(0, 1).t().contiguous()
-            slot.copy_(by_coefficient.index_select(0, self._order).unflatten(1, slot.shape[1:]))
+            torch.index_select(by_coefficient, 0, self._order, out=slot.flatten(1))
 
     def sums(
         self, group: Int[Tensor, " batch"], num_groups: int, weight_exponent: float
@@ -243,13 +248,15 @@ class ColumnSpectra:
         for (channel, of_channel), (lead, frames) in product(enumerate(spectra), enumerate(leads)):
             first = 0 if self.cells.shared_channels else channel * len(leads)
             slot, of_channel = moments[:, first + lead], of_channel[..., frames]
-            for cells, start, count in self._parts(of_channel[0].numel()):
+            for cells, start, count in self._parts(of_channel[:, 0].numel()):
                 part = slice(start, start + len(cells) * count)
-                values = torch.view_as_real(of_channel[part]).unflatten(0, (len(cells), count))
-                scale = root[part].unflatten(0, (len(cells), 1, count))[..., None, None]
-                values = values.transpose(1, 2).double() * scale
-                values = values.flatten(2)  # cell, column, observation
-                slot.index_add_(0, cells, values @ values.transpose(-1, -2))
+                values = torch.view_as_real(of_channel[:, part]).unflatten(1, (len(cells), count))
+                values = values.transpose(0, 1)  # cell, column, observations
+                scale = root[part].unflatten(0, (len(cells), count))[..., None, None]
+                scale = scale.expand(values[:, 0].shape).flatten(1)[:, None]
+                wide = torch.empty(values.shape, dtype=scale.dtype, device=self._place)
+                wide = wide.copy_(values).flatten(2).mul_(scale)
+                slot.index_add_(0, cells, wide @ wide.transpose(-1, -2))
 
     def _parts(self, values: int) -> Iterator[tuple[Tensor, int, int]]:
         """Runs of cells with the same count, cut so that a part fits in cache."""

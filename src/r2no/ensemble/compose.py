@@ -19,7 +19,12 @@ from r2no._types import Field
 from r2no.ensemble.columns import BASE, PARTNER, Columns, lead_slices, repair_label
 from r2no.errors import ConfigError
 from r2no.spectral import FourierCells, forward, inverse
-from r2no.spectral.transforms import channel_picker, quadrature_sign, space_last
+from r2no.spectral.transforms import (
+    channel_picker,
+    quadrature_sign,
+    rows_together,
+    space_last,
+)
 
 
 class CellWeights:
@@ -114,7 +119,7 @@ class Composition:
         spectra: bool = False,
     ) -> None:
         self._readouts, self._source, self._spectra = readouts, source, spectra
-        self._base = space_last(source[..., readouts.channels]).contiguous()
+        self._base = rows_together(space_last(source[..., readouts.channels]))
         self._sums: dict[str, Tensor] = {}
         based = {n: w.columns for n, w in readouts.weights.items() if w.columns.base}
         for centred in (False, True):

@@ -58,6 +58,19 @@ def space_last(
     return field.movedim(-1, 2)
 
 
+def rows_together(
+    values: Shaped[Tensor, "batch time *channel_space"],
+) -> Shaped[Tensor, "batch time *channel_space"]:
+    """The same values, a row of all planes, then the next row, in memory.
+
+    A field whose channels come last in memory is read into this order in one go, once from end to
+    end, and transforms over space take it as it is.
+    """
+    if values.ndim < 5:  # one axis of space, or none
+        return values.contiguous()
+    return values.movedim(3, 0).contiguous().movedim(0, 3)
+
+
 def channel_last(
     field: Shaped[Tensor, "batch time *channel_space"],
 ) -> Shaped[Tensor, "batch time *space_channel"]:
