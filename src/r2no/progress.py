@@ -126,7 +126,9 @@ class _Plain:
         now = time.monotonic()
         if now - self._last >= _PLAIN_SECONDS:
             self._last = now
-            self._line(f"{self._done:g}/{self._total:g}")
+            share = f"{100 * self._done / self._total:.0f} %"
+            counted = f"{self._done:g}/{self._total:g}"
+            self._line(counted if float(self._done).is_integer() else share)
 
     def finish(self) -> None:
         self._line(f"done in {time.monotonic() - self._start:.1f} s")

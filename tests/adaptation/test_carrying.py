@@ -1,9 +1,11 @@
 """How much of the weights carries over to other recordings."""
 
+import io
 from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 from tests.support.adapting import SETTINGS, Source, split
 from tests.support.waves import travelling_wave
 
@@ -13,6 +15,7 @@ from r2no.adaptation.carrying import _carried, carried
 from r2no.data import ArrayWindows
 from r2no.ensemble import GramSums
 from r2no.ensemble.nested import ENOUGH_RECORDINGS
+from r2no.progress import Reporter
 
 
 def sums(weights):
@@ -70,6 +73,17 @@ def test_stretches_of_one_recording_keep_all_of_their_weights():
     whole = travelling_wave(0)
     train, fit = (ArrayWindows([part], 4, 4) for part in (whole[:14], whole[14:]))
     assert r2no.adapt(Source(), train, fit, settings=INSTANT).ensemble.plan.recordings is None
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["slices", "copies"])
+def test_copies_of_stretches_are_said_to_count_as_two_recordings(copied):
+    whole, said = travelling_wave(0), io.StringIO()
+    parts = [part.clone() if copied else part for part in (whole[:14], whole[14:])]
+    splits = [ArrayWindows([part], 4, 4) for part in parts]
+    reporter = Reporter(Console(file=said))
+    model = r2no.adapt(Source(), *splits, settings=INSTANT, reporter=reporter)
+    assert (model.ensemble.plan.recordings is not None) == copied
+    assert ("give slices of one array, not copies" in said.getvalue()) == copied
 
 
 def waves(*numbers):

@@ -61,6 +61,8 @@ def test_commands_of_the_benchmark_take_a_device(data, tmp_path):
     train = ["train", "--system", "cylinder", "--backbone", "fno", "--data", data, "--small"]
     absent = run(*train, "--out", tmp_path / "none")
     assert isinstance(absent.exception, DeviceError)
+    study = run("run", "--preset", "mini", "--out", tmp_path / "none")
+    assert isinstance(study.exception, DeviceError)
     assert not (tmp_path / "none").exists()
     with pretend.accelerator():
         few = ["--updates", 2, "--batch-size", 2, "--validations", 1]

@@ -131,6 +131,27 @@ def test_rows_beyond_the_paper_are_added_to_a_finished_run(data, finetuned_pair,
         study_sheet("beyond", out)
 
 
+def test_one_member_is_named_once_and_stands_beside_the_papers_one_member(
+    data, finetuned_pair, tmp_path
+):
+    shutil.copytree(finetuned_pair / "sources", tmp_path / "sources")
+    work(config(data, tmp_path, *UNITS[0], sources=("finetune",), members=1, seed=7, beyond=True))
+    results = load_results(tmp_path)
+    (content,) = results.values()
+    assert content["settings"]["seed"] == 7
+    assert content["readouts"]["beyond"] == content["readouts"]["beyond_m1"]
+    for name in ("main", "relative-l2", "beyond", "cost"):
+        sheet = study_sheet(name, tmp_path)
+        labels = [row[{"cost": 2}.get(name, 1)].text for row in sheet.rows]
+        assert labels.count("R2NO (M=1)") == 1
+        assert len(set(labels)) == len(labels)
+        assert not any("(M=1) against R2NO (M=1)" in note for note in sheet.notes)
+    compared = compare_sheet("main", results)
+    (row, _) = (row for row in compared.rows if row[2].text == "R2NO (M=1)")
+    assert row[5].text == "3.912"  # the paper's FNO on the cylinder with one module
+    assert any("This run has M=1" in note for note in compared.notes)
+
+
 @pytest.fixture
 def drawn(run, tmp_path, monkeypatch):
     """Draw a study; the figures that were written, by their file's name, and the files."""

@@ -184,6 +184,8 @@ class Task:
         if published or few is None or few >= ENOUGH_RECORDINGS or not groups:
             return ALL_OF_IT
         others = apart(self._train, self._fit)  # else these may be stretches of those
+        if others and few + trajectories(self._train) == 2:
+            self._reporter.say(_TWO_RECORDINGS)
         names = ["train", "fit"] if others else ["train"]
         splits = [self._summed(name, settings) for name in names]
         return carried(groups, loops, splits, settings, self._reporter, recordings=few)
@@ -261,6 +263,13 @@ class Task:
             for number, module in enumerate(begin)  # made here: threads share the generator
         ]
         return tuple(side_by_side(trainings, jobs=settings.jobs, reporter=self._reporter))
+
+
+_TWO_RECORDINGS = (
+    "`train` and `fit` hold an array each, so they count as two recordings, which tell little of "
+    "how much recordings differ: the verdict will be cautious. If they are stretches of one "
+    "recording, give slices of one array, not copies."
+)
 
 
 def _told(errors: Mapping[str, float]) -> str:

@@ -31,8 +31,8 @@ def _chosen(*more: str, **flags: str) -> Callable[[options.Command], options.Com
     """Options that say which study, wherever it runs, and ``more`` fields of its config."""
     fields = options.fields(
         BenchConfig,
-        *("preset", "data", "out", "checkpoints", "dpot", "members", "compat", "extent"),
-        *("weight_exponent", "statistics", "batch_size", *more),
+        *("preset", "data", "out", "checkpoints", "dpot", "members", "seed"),
+        *("compat", "extent", "weight_exponent", "statistics", "batch_size", *more),
         systems="--system",
         backbones="--backbone",
         sources="--source",

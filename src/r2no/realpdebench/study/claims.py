@@ -13,7 +13,10 @@ _NAMED = 5  # as many exceptions are named
 def claims(wanted: Study, values: Values, metrics: tuple[str, ...]) -> tuple[str, ...]:
     """What the table adds up to; sums are over the pairs that have both rows compared."""
     maker = _MAKERS.get(wanted.name)
-    return () if maker is None else tuple(filter(None, maker(_Claims(wanted, values, metrics))))
+    if maker is None:
+        return ()
+    said = maker(_Claims(wanted, values, metrics))
+    return tuple(dict.fromkeys(filter(None, said)))  # with one member some rows have one name
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class _Claims:
         return f"{number} pair" + "s" * (number != 1)
 
     def _lowers(self, row: str, other: str, how: str = "") -> str:
-        if not self.values.pairs((row, other), self.metrics[0]):
+        if row in self.values.twins() or not self.values.pairs((row, other), self.metrics[0]):
             return ""
         parts = [
             f"{METRIC_NAMES[m]} {self.values.lowered(row, other, m):.1f} %" for m in self.metrics

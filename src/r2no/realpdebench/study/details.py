@@ -115,7 +115,7 @@ def _cost(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
     steps = content["steps"]
     size = module, weights, cost["occupied_cells"], content["windows"]["val"]
     single = weights * (steps + 1) // (members * steps + 1)  # of the one-member ensemble
-    for label, evaluations, seconds, parameters in (
+    rows = (
         ("Full finetuning", 0, start, base),
         ("IRNO", steps, start + loop, base + module),
         ("R2NO (M=1)", steps, start + loop + share, base + module + single),
@@ -125,7 +125,8 @@ def _cost(content: dict[str, Any], run: Path) -> Iterator[tuple[Cell, ...]]:
             start + members * loop + share,
             base + members * module + weights,
         ),
-    ):
+    )
+    for label, evaluations, seconds, parameters in rows if members > 1 else rows[:-1]:
         ratio = f"{cost['readouts_over_rollout']:.3f}"
         yield cells(label, evaluations, f"{seconds:.4g}", parameters, memory, ratio, *size)
 

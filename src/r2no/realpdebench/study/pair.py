@@ -278,9 +278,9 @@ def run_beyond(
     """
     model = _fitted(pair, source, windows, key, pair.config.beyond_adapt(), reporter)
     fields, members = model.fields, len(model.loops.modules)
-    names = {f"r2no_m{members}": "beyond", "r2no_m1": "beyond_m1", "r2no_m0": "beyond_m0"}
+    names = {"beyond": f"r2no_m{members}", "beyond_m1": "r2no_m1", "beyond_m0": "r2no_m0"}
     found = readouts(model)
-    chosen = {new: found[old] for old, new in names.items() if old in found}
+    chosen = {new: found[old] for new, old in names.items() if old in found}
     others = {"persistence": Persistence.of(fields)}
     metrics = Metrics(fields.measured, scored=protocol.scored)
     observe(

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from r2no import ranks, storage
+from r2no import devices, ranks, storage
 from r2no.errors import ConfigError
 from r2no.locks import sole_writer
 from r2no.progress import SILENT, Reporter
@@ -56,6 +56,7 @@ def run_bench(
             f"`jobs` must be 1 under torchrun, whose {ranks.world_size()} processes share each "
             f"pair, but is {jobs}. Leave it out."
         )
+    devices.choose(config.device)  # one that is not there is refused before anything is written
     check_sources(config)
     prepare_data(config)
     storage.write_json(config.out / "study.json", config.model_dump(mode="json"))

@@ -6,6 +6,7 @@ Scores have the best in bold, ties jointly, the paper's units, and the sentences
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from r2no.realpdebench.study.claims import claims
 from r2no.realpdebench.study.details import detail_sheet
@@ -13,6 +14,7 @@ from r2no.realpdebench.study.sheets import Cell, Sheet, cells
 from r2no.realpdebench.study.studies import (
     BACKBONES,
     METRIC_NAMES,
+    PUBLISHED_MEMBERS,
     SCALES,
     SCORED,
     SYSTEM_NAMES,
@@ -82,8 +84,14 @@ def _heading(metric: str) -> str:
 
 
 def _shown_rows(wanted: Study, values: Values) -> tuple[str, ...]:
-    hidden = {wanted.reference.key} if wanted.reference is not None else set()
+    hidden = _hidden(wanted, values)
     return tuple(row for row in values.rows() if row not in hidden)
+
+
+def _hidden(wanted: Study, values: Values) -> frozenset[str]:
+    """Rows that a table leaves out: its reference, and what another row says already."""
+    reference = () if wanted.reference is None else (wanted.reference.key,)
+    return values.twins().union(reference)
 
 
 def _shown_backbones(wanted: Study, values: Values) -> tuple[str, ...]:
@@ -122,12 +130,12 @@ def compare_sheet(name: str, results: Results, *others: Results) -> Sheet:
         for one in (results, *others)
     }
     ours = next(iter(runs.values()))
+    hidden = _hidden(wanted, ours)
     lines: list[tuple[Cell, ...]] = []
     differences: dict[str, list[float]] = {norm: [] for norm in runs}
     for (backbone, system, row, metric), value in theirs.numbers.items():
         found = {norm: one.get((backbone, system), row, metric) for norm, one in runs.items()}
-        hidden = wanted.reference is not None and row == wanted.reference.key
-        if hidden or all(one is None for one in found.values()):
+        if row in hidden or all(one is None for one in found.values()):
             continue
         names = BACKBONES[backbone], SYSTEM_NAMES[system], ours.labels[row], METRIC_NAMES[metric]
         scores = [_MISSING if one is None else printed(one, metric) for one in found.values()]
@@ -141,17 +149,21 @@ def compare_sheet(name: str, results: Results, *others: Results) -> Sheet:
     titles += ["Published"]
     titles += [f"{name} ({norm})" for norm in runs for name in ("Difference", "Percent")]
     title = f"{wanted.title}: ours against published"
-    presets = {content["preset"] for one in (results, *others) for content in one.values()}
-    return Sheet(
-        title, tuple(("", name) for name in titles), tuple(lines), _notes(presets, differences)
-    )
+    contents = [content for one in (results, *others) for content in one.values()]
+    notes = _notes(contents, differences)
+    return Sheet(title, tuple(("", name) for name in titles), tuple(lines), notes)
 
 
-def _notes(presets: set[str], differences: dict[str, list[float]]) -> tuple[str, ...]:
+def _notes(contents: list[dict[str, Any]], differences: dict[str, list[float]]) -> tuple[str, ...]:
     """What the differences are of, and how large they are for each norm."""
     notes = ["Ours and Published are in the table's units, Difference in physical ones."]
     notes += [f"Spectral loss of ours: norm={norm}, {NORMS[norm]}." for norm in differences]
-    if presets != {"paper"}:
+    if others := sorted({content["members"] for content in contents} - {PUBLISHED_MEMBERS}):
+        notes.append(
+            f"This run has {', '.join(f'M={number}' for number in others)}: rows that combine all "
+            f"members stand beside the paper's of M={PUBLISHED_MEMBERS}."
+        )
+    if {content["preset"] for content in contents} != {"paper"}:
         notes.append(
             "This run is of the mini preset, other data and small networks: the differences "
             "show that the comparison works and nothing about the method."

@@ -16,6 +16,7 @@ from r2no.errors import ConfigError
 from r2no.realpdebench.study.config import FORMATS, beyond_file, is_beyond_done
 from r2no.realpdebench.study.studies import (
     BACKBONES,
+    PUBLISHED_MEMBERS,
     SCALES,
     SOURCES,
     SYSTEM_NAMES,
@@ -60,6 +61,11 @@ class Values:
     def rows(self) -> tuple[str, ...]:
         """The rows in the order of the table."""
         return tuple(dict.fromkeys(key[2] for key in self.numbers))
+
+    def twins(self) -> frozenset[str]:
+        """Rows that an earlier one says already: with one member all members are the first."""
+        first = {label: row for row, label in reversed(list(self.labels.items()))}
+        return frozenset(row for row, label in self.labels.items() if first[label] != row)
 
     def backbones(self) -> tuple[str, ...]:
         """The backbones, in the paper's order."""
@@ -155,8 +161,9 @@ def published(name: str) -> Values:
         main = _numbers("main")
         numbers |= {k: v for k, v in main.items() if k[2] == key and k[0] in backbones}
     rows = [row for row in wanted.rows if wanted.budget]
-    budgets = {row.key: repair_budget(row.readout, members=3, steps=12) for row in rows}
-    labels = {row.key: _labelled(row, members=3, steps=12) for row in wanted.rows}
+    size = {"members": PUBLISHED_MEMBERS, "steps": 12}
+    budgets = {row.key: repair_budget(row.readout, **size) for row in rows}
+    labels = {row.key: _labelled(row, **size) for row in wanted.rows}
     return Values(numbers, labels, budgets=budgets)
 
 
@@ -249,7 +256,7 @@ def spectral_norm(content: Mapping[str, Any]) -> str:
 def study_values(wanted: Study, results: Results) -> Values:
     """The scores of a study's rows."""
     rows = study_rows(wanted, results)
-    if wanted.name == "beyond" and not any("beyond" in c["readouts"] for c in results.values()):
+    if wanted.name == "beyond" and not any("beyond_m0" in c["readouts"] for c in results.values()):
         raise ConfigError(
             "The run has no rows of the study `beyond`. Give `--beyond` to `r2no bench run`: it "
             "keeps the modules and adds a pass over the fit and the test split."
