@@ -214,6 +214,19 @@ def memory_named(
     )
 
 
+@contextlib.contextmanager
+def work_named(work: str, remedy: str) -> Iterator[None]:
+    """Turn running out of memory in ``work`` that has no batches into an error that names it."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise DeviceMemoryError(
+            f"{work} ran out of memory ({first_line(error)}). {remedy}"
+        ) from error
+
+
 def _fitting(size: int, attempt: Callable[[int], Any]) -> int:
     """The largest of ``size``, its half, ... that can be done; 0 for none."""
     while size > 0:

@@ -19,6 +19,7 @@ from r2no.data import ArrayWindows, collate
 from r2no.ensemble import FittedEnsemble, quadratic_error
 from r2no.errors import (
     ConfigError,
+    DeviceMemoryError,
     EmptySplitError,
     FileDamagedError,
     FileMissingError,
@@ -58,6 +59,15 @@ def test_data_that_cannot_be_adapted_to_are_refused_before_any_work():
     short = ArrayWindows([torch.randn(9, 8, 8, 1)], 4, 4)
     with pytest.raises(EmptySplitError, match="too close to part"):
         r2no.adapt(Unasked(), plane, short, settings=SETTINGS)
+
+
+def test_a_fit_that_does_not_fit_into_memory_is_named(splits, monkeypatch):
+    def full(*arguments, **options):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 50 bytes")
+
+    monkeypatch.setattr(FittedEnsemble, "solve", full)
+    with pytest.raises(DeviceMemoryError, match=r"fit of the weights.*fewer cells \(`radial`"):
+        r2no.adapt(Source(), splits["train"], splits["fit"], settings=changed(SETTINGS, members=0))
 
 
 def test_a_fixed_penalty_needs_nothing_held_out(splits):

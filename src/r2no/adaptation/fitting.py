@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from r2no import checks
+from r2no import checks, devices
 from r2no._types import Number
 from r2no.adaptation.columns import columns_of, partition
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings, Target
@@ -39,6 +39,10 @@ from r2no.training import Split
 #: Exponents p of the window weight to try, and the one that judges for each target.
 _EXPONENTS = (0.0, 1.0, 2.0)
 _JUDGE: dict[Target, float] = {"rmse": 0.0, "rel_l2": 2.0}
+_LESS = (
+    "`r2no doctor` says how much it takes. Give the ensemble fewer cells (`radial`, `angular`) or "
+    "`lead_groups`, or make room."
+)
 
 
 def check_windows(name: str, windows: Windows) -> None:
@@ -204,14 +208,15 @@ def _choose_exponent(
     """
 
     def fit(exponent: float, judge: float | None = None) -> FittedEnsemble:
-        return FittedEnsemble.solve(
-            cells,
-            replace(plan, weight_exponent=exponent),
-            columns,
-            sums[exponent],
-            folds,
-            scoring_sums=None if judge is None else sums[judge],
-        )
+        with devices.work_named("The fit of the weights", _LESS):
+            return FittedEnsemble.solve(
+                cells,
+                replace(plan, weight_exponent=exponent),
+                columns,
+                sums[exponent],
+                folds,
+                scoring_sums=None if judge is None else sums[judge],
+            )
 
     if target is None:
         (exponent,) = candidates
