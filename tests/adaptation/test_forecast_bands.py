@@ -169,6 +169,17 @@ def test_bands_of_one_recording_have_the_level_of_its_ends(model, tmp_path):
     assert model.calibration.bands.residuals.outer == ()  # of several recordings
 
 
+@pytest.mark.parametrize("number", [2, 3])
+def test_bands_of_few_recordings_are_those_of_a_choice_without_each(number):
+    """Stretches of recordings that the fit has seen are forecast better than a further one."""
+    few = instant(split(range(10, 10 + number)))
+    folds = few.calibration.bands.residuals.folds
+    assert len(folds) == number
+    scored = [group for _, score in folds for group in score]
+    assert all(sorted([*fit, *score]) == sorted(scored) for fit, score in folds)
+    assert all(score == tuple(range(score[0], score[-1] + 1)) for _, score in folds)  # one each
+
+
 def test_a_truncated_model_has_no_bands_unless_it_was_adapted_so(model, fit):
     settings = SETTINGS.model_copy(update={"members": 1, "budget": 1})
     assert r2no.adapt(Source(), split(range(3)), fit, settings=settings).calibration is not None

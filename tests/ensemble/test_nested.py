@@ -10,7 +10,7 @@ from r2no.ensemble.chains import Chain
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.gram import GramSums
 from r2no.ensemble.holdout import join_folds
-from r2no.ensemble.nested import Carried, _shortfall
+from r2no.ensemble.nested import Carried, _shortfall, judging_folds
 from r2no.ensemble.planning import contributions, cost_curve, learning_curve
 from r2no.ensemble.ridge import scaled_ridge
 from r2no.ensemble.verdict import judge
@@ -238,6 +238,8 @@ def test_the_reported_gain_of_few_recordings_is_that_of_a_choice_without_each():
         torch.testing.assert_close(found.before[block], moments[..., -1, -1].sum())
     assert found.units == units
     assert found.verdict.blocks == 2
+    assert judging_folds(folds, units, 2) == (((3, 4, 5), (0, 1, 2)), ((0, 1, 2), (3, 4, 5)))
+    torch.testing.assert_close(list(found.apart), fits[::-1])  # what bands are calibrated with
     plain = solve_nested(sums, folds, CELLS)
     torch.testing.assert_close(found.weights, 2 / 3 * plain.weights)  # the choice is as it was
     assert float(found.gains.sum()) < float(plain.gains.sum())

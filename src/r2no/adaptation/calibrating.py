@@ -45,7 +45,8 @@ def calibrated(
     """
     calibration = None
     if model.settings.bands is True and held_out.folds:
-        task = _Task(model, windows, held_out, cache)
+        judging = replace(held_out, folds=model.ensemble.judging_folds)
+        task = _Task(model, windows, judging, cache)
         apart = model.ensemble.held_out_weights() if weights is None else weights
         calibration = Calibration(task.bands(apart, reporter), task.familiar(train))
     return replace(model, ensemble=model.ensemble.settled(), calibration=calibration)

@@ -19,7 +19,7 @@ from r2no.ensemble.columns import Columns
 from r2no.ensemble.compose import CellWeights, Composition, Readouts
 from r2no.ensemble.gram import FitBatch, GramSums, check_batch
 from r2no.ensemble.holdout import Fold, join_folds
-from r2no.ensemble.nested import Carried, NestedFit, solve_nested
+from r2no.ensemble.nested import Carried, NestedFit, judging_folds, solve_nested
 from r2no.ensemble.plan import FitPlan
 from r2no.ensemble.ridge import ridge_path, ridge_scores
 from r2no.ensemble.verdict import Verdict
@@ -250,18 +250,25 @@ class FittedEnsemble:
             raise NotFittedError("An ensemble with a given penalty has no held-out score.")
         return self.ridge_scores[self.ridge]
 
+    @property
+    def judging_folds(self) -> tuple[Fold, ...]:
+        """Those that verdict, planning and bands rest on: two or three recordings as a whole."""
+        if self.nested is None:
+            return self.folds
+        return judging_folds(self.folds, self.plan.units, self.plan.recordings)
+
     def held_out_weights(self) -> list[Float[Tensor, "cell channel column"]]:
-        """By fold, weights of the same kind that rest on its groups to fit on alone (M7).
+        """By judging fold, weights of the same kind that rest on its groups to fit on alone (M7).
 
         Of a nested fit, which knows them until it is stored, and of one that keeps a forecast as it
         is, so that nothing is fitted; of a plain ridge, those of its penalty.
         """
         if self.nested is not None and not self.nested.verdict.deploy:
-            return [self.weights] * len(self.folds)
+            return [self.weights] * len(self.judging_folds)
         if self.nested is None:
             sums, ridge = self.needed_sums(), float(self.ridge or 0.0)
             return [ridge_path(sums.total(fit).moments[0], [ridge])[0] for fit, _ in self.folds]
-        if len(self.nested.apart) != len(self.folds):
+        if len(self.nested.apart) != len(self.judging_folds):
             raise NotFittedError(
                 "This ensemble was read from a file, which holds no weights by fold. Fit it."
             )

@@ -57,8 +57,8 @@ class NestedFit:
         before: Held-out error of the source of every block.
         rivals: Held-out error of every block of each other forecast that needs no adaptation.
         units: Recording of every block; none if not known.
-        apart: By fold, the weights that its blocks were judged by; not stored, since only the pass
-            that calibrates bands needs them.
+        apart: By judging fold, the weights that its blocks were judged by; not stored, since only
+            the pass that calibrates bands needs them.
         spread: Standard deviation of the share of the source's squared error that weights of so few
             recordings remove, over the mean of as many, as seen elsewhere; 0 where the blocks tell.
         shortfall: Share of the source's squared error by which the fit on all blocks is expected to
@@ -236,7 +236,7 @@ def solve_nested(
         source.errors,
         {name: outer.forecast(name).errors for name in further},
         tuple(units[block] for _, score in outer.folds for block in score) if units else (),
-        tuple(search.levels.spread(mean) for mean in means),
+        tuple(search.levels.spread(mean) for mean in apart),
         carried.spread / math.sqrt(few) if few else 0.0,
         _shortfall(sums if judged is None else judged, outer.folds, weights, gains),
     )

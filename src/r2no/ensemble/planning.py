@@ -14,7 +14,6 @@ from r2no.ensemble.chains import ChainSearch
 from r2no.ensemble.columns import Columns
 from r2no.ensemble.fitted import FittedEnsemble
 from r2no.ensemble.holdout import Fold
-from r2no.ensemble.nested import judging_folds
 from r2no.ensemble.ridge import quadratic_error, ridge_path
 from r2no.errors import ConfigError, EmptySplitError
 
@@ -162,9 +161,7 @@ def _folds(ensemble: FittedEnsemble) -> tuple[Fold, ...]:
     """Those that judge the ensemble, as its verdict does."""
     if not ensemble.folds:
         raise EmptySplitError("The fit had no blocks to hold out, so there is nothing to judge by.")
-    if ensemble.nested is None:
-        return ensemble.folds
-    return judging_folds(ensemble.folds, ensemble.plan.units, ensemble.plan.recordings)
+    return ensemble.judging_folds
 
 
 class _HeldOut:
