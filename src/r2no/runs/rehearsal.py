@@ -206,6 +206,7 @@ def _disk_row(weights: int, splits: Splits, settings: AdaptSettings, out: Path) 
 
 
 def _memory_row(splits: Splits, settings: AdaptSettings) -> Finding:
+    """Memory of a run: the peak of this process by job, the sums and the search for chains."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     held_out, fields = held_out_blocks(splits.fit, settings), splits.fit.fields
     groups, folds = 1 + int(held_out.group.max()), len(held_out.folds)
