@@ -118,10 +118,11 @@ def pinned(values: Tensor) -> Tensor:
 def answer(operator: Callable[[Tensor], Any], history: Tensor) -> Any:
     """What an operator answers, computed where its weights are, given back where ``history`` is.
 
-    A function that is no module gets its history on the CPU, as it does without an accelerator.
+    A function that is no module gets its history on the CPU, as it does without an accelerator. It
+    gets a copy: networks that normalise in place would change what others are told next.
     """
     place = of(operator) if isinstance(operator, nn.Module) else CPU
-    found = operator(history if place is None else history.to(place))
+    found = operator(history.clone() if place is None else history.to(place, copy=True))
     return found.to(history.device) if isinstance(found, Tensor) else found
 
 

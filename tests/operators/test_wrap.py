@@ -1,9 +1,12 @@
+import inspect
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+import r2no
 from r2no import operators
-from r2no.data import Fields, Normaliser
+from r2no.data import ArrayWindows, Fields, Normaliser
 from r2no.errors import ConfigError, LayoutError, NonFiniteError, ShapeError
 from r2no.operators.wrapped import Layout, usual_layouts
 from r2no.training import PhysicalOperator
@@ -43,6 +46,57 @@ def test_layouts_order_axes_as_they_are_written() -> None:
 def test_layouts_that_are_none_are_refused_with_examples(name: str) -> None:
     with pytest.raises(ConfigError, match=r"B T C H W once, but got .*'B \(T C\) H W'"):
         Layout.parse(name)
+
+
+class InPlace(nn.Module):
+    """A network that normalises what it is given where it stands, as many do."""
+
+    def __init__(self, in_place: bool, frames: int = 4) -> None:
+        super().__init__()
+        self.in_place, self.frames = in_place, frames
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values.sub_(1).mul_(0.9) if self.in_place else (values - 1) * 0.9
+
+
+@pytest.mark.parametrize("one_step", [False, True])
+@pytest.mark.parametrize("layout", ["B T H W C", "B C T H W", "B (T C) H W"])
+def test_networks_that_write_into_their_input_change_nothing_else(layout, one_step) -> None:
+    steps = {"one_step": one_step, "frames": 3 if one_step else 4}
+    plain, writing = (operators.wrap(InPlace(w), layout, FIELDS, **steps) for w in (False, True))
+    known = history()
+    assert writing(known).equal(plain(known))
+    assert known.equal(history())
+
+
+def test_a_source_that_writes_into_its_history_forecasts_as_one_that_does_not(tmp_path) -> None:
+    fields = [
+        torch.randn(24, 6, 9, 2, generator=torch.Generator().manual_seed(n)) for n in range(6)
+    ]
+    train, fit = (ArrayWindows(part, 4, 4) for part in (fields[:2], fields[2:]))
+    known = fit[0].history[None]
+    plain, writing = (r2no.adapt(InPlace(w), train, fit, members=0) for w in (False, True))
+    forecast = writing.predict(known)
+    assert forecast.equal(plain.predict(known))
+    assert known.equal(fit[0].history[None])
+    assert writing.evaluate(fit)["rmse"] == plain.evaluate(fit)["rmse"]
+    program = torch.export.load(writing.export(tmp_path / "model.pt2")).module()
+    torch.testing.assert_close(program(known), forecast)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fields": ArrayWindows([torch.zeros(9, 6, 9, 2)], 4, 4)}, "`fields` must be a `Fields`"),
+        ({"normaliser": Normaliser(shift=torch.zeros(2), scale=torch.ones(2))}, "`normaliser`"),
+        ({"normaliser": ()}, "`normaliser` must be two, of history and of target, but got 0"),
+    ],
+)
+def test_what_is_no_description_of_fields_or_units_is_named(change, message) -> None:
+    arguments = {"fields": FIELDS, **change}
+    as_users_call_it = inspect.unwrap(operators.wrap)  # without the tests' check of types
+    with pytest.raises(ConfigError, match=message):
+        as_users_call_it(nn.Identity(), "B T H W C", **arguments)
 
 
 def mixing(layout: str, matrix: Tensor) -> nn.Module:

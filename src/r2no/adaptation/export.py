@@ -33,7 +33,7 @@ class _Predictor(nn.Module):
     def forward(
         self, history: Tensor, forecast: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-        source = self._model.source(history) if forecast is None else forecast
+        source = self._model.source(history.clone()) if forecast is None else forecast
         composed = self._model.compose(history, source)
         if self._coverage is None:
             return composed
@@ -90,7 +90,7 @@ def _content(model: AdaptedModel, predictor: _Predictor, source_input: bool) -> 
 
 def _examples(model: AdaptedModel, source_input: bool) -> tuple[Tensor, ...]:
     """Two different windows, since a batch of one would be taken for a constant."""
-    given = (model.probe, model.source(model.probe)) if source_input else (model.probe,)
+    given = (model.probe, model.source(model.probe.clone())) if source_input else (model.probe,)
     return tuple(torch.cat([values, values.roll(1, -2)]) for values in given)
 
 
@@ -131,7 +131,7 @@ def _rounding(model: AdaptedModel, inputs: tuple[Tensor, ...], expected: Tensor)
 
     Weights of near-collinear columns are large and of opposite sign, so they amplify it.
     """
-    source = inputs[1] if len(inputs) > 1 else model.source(inputs[0])
+    source = inputs[1] if len(inputs) > 1 else model.source(inputs[0].clone())
     generator = torch.Generator().manual_seed(0)
     up = torch.rand(source.shape, generator=generator) < 0.5
     moved = model.compose(inputs[0], source * torch.where(up, 1 + 2**-22, 1 - 2**-22))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2no import devices
+from r2no import checks, devices
 from r2no._repr import first_line
 from r2no._types import Field, Grid, History
 from r2no.data.normalise import Normaliser
@@ -79,13 +79,13 @@ class Layout:
         return ("B", "T", *_SPACE[self.dimensions], "C")
 
     def pack(self, field: Tensor) -> Tensor:
-        """(batch, time, *space, channel) to this layout."""
+        """(batch, time, *space, channel) to this layout, as a copy: networks may write into it."""
         order = [self.axes.index(name) for group in self.groups for name in group]
         values = field.permute(order)
         for position, group in enumerate(self.groups):  # axes before are already joined
             if len(group) > 1:
                 values = values.flatten(position, position + len(group) - 1)
-        return values.contiguous()  # networks may call `view`
+        return values.contiguous().clone()  # networks may call `view`
 
     def unpack(self, values: Tensor, grid: Grid, channels: int) -> Tensor:
         """This layout to (batch, time, *space, channel); the frames follow from the shape.
@@ -290,9 +290,15 @@ def wrap(
         conditioning: Whether it takes the conditioning channels of the history.
 
     Raises:
-        ConfigError: if the layout is not one, or there are fewer frames of history.
+        ConfigError: if the layout is not one, there are fewer frames of history, ``fields`` are not
+            those of windows, or ``normaliser`` is no pair.
         NonFiniteError: if a weight is NaN or infinite.
     """
+    checks.instance("fields", fields, Fields)
+    if normaliser is not None and len(checks.listed("normaliser", normaliser)) != 2:
+        raise ConfigError(
+            f"`normaliser` must be two, of history and of target, but got {len(normaliser)}."
+        )
     frames = fields.history_frames if frames is None else frames
     if not 1 <= frames <= fields.history_frames:
         raise ConfigError(

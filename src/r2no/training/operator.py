@@ -124,7 +124,7 @@ def asked(source: Operator, history: Tensor, shape: tuple[int, ...]) -> Tensor:
     if not torch.isfinite(answer).all():
         raise NonFiniteError(
             "`source` returned NaN or infinity. Check its weights and whether it expects "
-            "normalised input (wrap it in `PhysicalOperator`)."
+            "normalised input (`normaliser` of `r2no.operators.wrap`)."
         )
     return answer.detach().to(history.dtype)
 
