@@ -183,3 +183,54 @@ def test_splits_of_a_file_are_apart_by_trajectory_only(by, tmp_path):
     xr.Dataset({"u": (("trajectory", "time", "y", "x"), values)}).to_netcdf(tmp_path / "u.nc")
     splits = r2no.data.open(tmp_path / "u.nc").split(4, 4, by=by)
     assert apart(splits.train, splits.fit) is (by == "trajectory")
+
+
+def drifting(seed, frames=120, *, gaps=False):
+    """Two waves of random phases and a channel of another size on a large constant, with noise."""
+    rng = np.random.default_rng(seed)
+    x, time = np.arange(24) / 24, np.arange(frames)[:, None]
+    phases = 2 * np.pi * rng.random(2)
+    wave = np.sin(2 * np.pi * (x - 0.02 * time) + phases[0])
+    wave = wave + 0.5 * np.sin(4 * np.pi * x - 0.08 * time + phases[1])
+    field = np.stack([wave, 1e5 + 300 * np.roll(wave, 5, -1)], -1)[:, None].repeat(6, 1)
+    field += 0.1 * rng.normal(size=field.shape) * [1, 300]
+    if gaps:
+        field[rng.random(field.shape) < 0.2] = np.nan
+    return field
+
+
+def of(*arrays):
+    gaps = any(np.isnan(array).any() for array in arrays)
+    return ArrayWindows([array.copy() for array in arrays], 5, 5, mask="nan" if gaps else None)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("between", [0, 1])
+def test_copies_of_stretches_are_known_by_going_on(gaps, between):
+    whole = [drifting(seed, gaps=gaps) for seed in range(3)]
+    early = of(*(one[:60] for one in whole))
+    late = of(*(one[60 + between :].astype(np.float32) for one in whole))
+    assert not apart(early, late)
+    assert not apart(late, early)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_recordings_that_do_not_go_on_are_apart(gaps):
+    first = of(*(drifting(seed, gaps=gaps) for seed in range(3)))
+    assert apart(first, of(*(drifting(seed, gaps=gaps) for seed in range(3, 6))))
+    half = [drifting(0)[60:], drifting(9)]  # one goes on, the other is a recording of its own
+    assert apart(of(drifting(0)[:60], drifting(8)), of(*half))
+
+
+def test_recordings_of_another_size_are_apart_though_they_go_on_in_phase():
+    one = drifting(0)
+    assert apart(of(one[:60]), of(3 * one[60:]))
+
+
+def test_recordings_that_nothing_tells_apart_are_apart():
+    still = np.ones((20, 6, 8, 1))
+    assert apart(of(still), of(still))
+    noise = np.random.default_rng(0).normal(size=(16, 80, 6, 8, 1))
+    assert all(apart(of(one), of(other)) for one, other in noise.reshape(8, 2, 80, 6, 8, 1))
+    other_grid = drifting(0)[60:, :, ::2]
+    assert apart(of(drifting(0)[:60]), of(other_grid))

@@ -55,7 +55,7 @@ class ArrayWindows(Dataset[Window]):
     Args:
         trajectories: at least one; all on the same grid with the same channels. What is masked in
             a masked array is missing. Stretches of one recording, for two splits, are slices of
-            one array: copies of them count as recordings of their own.
+            one array: copies are known for it only if one goes on where the other ends.
         history: frames of a window that are given.
         horizon: frames of a window that are asked for.
         stride: frames between the starts of two windows.

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from r2no._repr import html_table
@@ -24,6 +24,10 @@ from r2no.storage import fingerprint
 
 By = Literal["auto", "trajectory", "time"]
 _SHARES = {"train": 0.6, "fit": 0.2, "test": 0.2}  # where only some are given
+#: Frames of a recording, and points along an axis, that are looked at to tell whether it goes on.
+_LOOKED, _COARSE = 64, 32
+#: The share of frames that may be nearer than one that follows, and its squared distance in steps.
+_NEAR, _STEPS = 0.15, 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +106,60 @@ class JoinedWindows:
 def apart(first: Windows, second: Windows) -> bool:
     """Whether two splits are of other recordings, as far as their arrays tell.
 
-    Stretches of one recording are known by the array or file that they are slices of. Windows of
-    another kind do not say what they are cut from, so they are not known to be apart.
+    Stretches of one recording are known by the array or file that they are slices of, and copies of
+    stretches by their values: each goes on where that of the other split ends. Windows of another kind do not say what they are cut from, so they are not known to be
+    apart.
     """
     if not isinstance(first, ArrayWindows) or not isinstance(second, ArrayWindows):
         return False
     known = {_whole(array) for array in first.recordings}
-    return known.isdisjoint(_whole(array) for array in second.recordings)
+    if not known.isdisjoint(_whole(array) for array in second.recordings):
+        return False
+    pairs = range(len(first.recordings))
+    if len(second.recordings) != len(pairs):
+        return True
+    onwards = all(_goes_on(first, second, number) for number in pairs)
+    return not onwards and not all(_goes_on(second, first, number) for number in pairs)
+
+
+def _goes_on(first: ArrayWindows, second: ArrayWindows, number: int) -> bool:
+    """Whether a recording of ``second`` seems to go on where that of ``first`` ends."""
+    if first.fields.grid != second.fields.grid or first.fields.channels != second.fields.channels:
+        return False
+    end, start = _looked_at(first, number, -1), _looked_at(second, number, 0)
+    return _follows(end, start) and _follows(start, end)
+
+
+def _looked_at(
+    windows: ArrayWindows, number: int, end: int
+) -> Float[Tensor, "frame points channel"]:
+    """The frame at one end, its neighbour, and others; measured channels on a coarse grid."""
+    last = len(windows.recordings[number]) - 1
+    places = torch.linspace(0, last, min(_LOOKED, last + 1)).long().tolist()
+    places = [0, 1, *(place for place in places if place > 1)]
+    if end < 0:
+        places = [last - place for place in places]
+    coarse = tuple(slice(None, None, max(size // _COARSE, 1)) for size in windows.fields.grid)
+    frames = torch.stack([windows.frame(number, place)[coarse].double() for place in places])
+    return frames.flatten(1, -2)[..., list(windows.fields.measured)]
+
+
+def _follows(
+    own: Float[Tensor, "_ points channel"], others: Float[Tensor, "_ points channel"]
+) -> bool:
+    """Whether the first of the others is to the first of one's own as neighbours are.
+
+    Both it and the neighbour are nearer than nearly all of the others, and it is hardly farther
+    than neighbours are. Two recordings of one flow that meet by chance pass too; frames that are
+    too far apart in time to be like their neighbours do not.
+    """
+    pairs = torch.cat([others - own[0], own[1:2] - own[0], others[1:2] - others[0]])
+    squares = pairs.square().nanmean(1)
+    distances = (squares / squares.nanmean(0)).nanmean(1)  # channels have units of their own
+    candidate, rest, (neighbour, theirs) = distances[0], distances[1:-2], distances[-2:]
+    nearer = (rest <= torch.maximum(candidate, neighbour)).double().mean()
+    step = torch.maximum(neighbour, theirs)
+    return bool((nearer <= _NEAR) & (candidate <= _STEPS * step))
 
 
 def _whole(array: Array) -> tuple[int, int]:
