@@ -155,7 +155,7 @@ def _why_unreadable(path: Path, error: Exception) -> str:
         head = stream.read(100).lstrip()
     if not head:
         return "it is empty"
-    if zipfile.is_zipfile(path) and _is_program(path):
+    if _is_program(path):
         return (
             "it is an exported program, not a file of weights (open it with "
             "`r2no.operators.from_exported`, or as `exported:` in a config)"
@@ -169,8 +169,11 @@ def _why_unreadable(path: Path, error: Exception) -> str:
 
 def _is_program(path: Path) -> bool:
     """Whether an archive is one of ``torch.export.save``; told by its names alone."""
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/archive_format") for name in archive.namelist())
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/archive_format") for name in archive.namelist())
+    except Exception:  # zipfile raises anything for what is no archive, or a damaged one
+        return False
 
 
 def _load(path: Path, inert: Collection[str] | None) -> Any:

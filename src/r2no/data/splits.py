@@ -27,7 +27,7 @@ _SHARES = {"train": 0.6, "fit": 0.2, "test": 0.2}  # where only some are given
 #: Frames of a recording, and points along an axis, that are looked at to tell whether it goes on.
 _LOOKED, _COARSE = 64, 32
 #: The share of frames that may be nearer than one that follows, and its squared distance in steps.
-_NEAR, _STEPS = 0.15, 4.0
+_NEAR, _STEPS = 0.1, 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +107,8 @@ def apart(first: Windows, second: Windows) -> bool:
     """Whether two splits are of other recordings, as far as their arrays tell.
 
     Stretches of one recording are known by the array or file that they are slices of, and copies of
-    stretches by their values: each goes on where that of the other split ends. Windows of another kind do not say what they are cut from, so they are not known to be
-    apart.
+    stretches by their values: each goes on where that of the other split ends. Windows of another
+    kind do not say what they are cut from, so they are not known to be apart.
     """
     if not isinstance(first, ArrayWindows) or not isinstance(second, ArrayWindows):
         return False
