@@ -16,7 +16,7 @@ from r2no.adaptation import (
     score_readouts,
 )
 from r2no.data import ArrayWindows, collate
-from r2no.ensemble import FittedEnsemble, quadratic_error
+from r2no.ensemble import FittedEnsemble, learning_curve, quadratic_error
 from r2no.errors import (
     ConfigError,
     DeviceMemoryError,
@@ -428,6 +428,8 @@ def test_learning_curve_shows_blocks_windows_and_spread(model):
     assert [point.windows for point in points] == sorted(point.windows for point in points)
     assert points[-1].error < 1.01 * points[0].error
     assert points[-1].spread < points[0].spread
+    few = learning_curve(model.ensemble, repeats=1, points=2)
+    assert [point.blocks for point in few] == [1, len(points)]
 
 
 def test_merged_sites_equal_the_pooled_fit(model, splits):

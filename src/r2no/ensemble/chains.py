@@ -305,18 +305,18 @@ class ChainSearch:
         Where there are no forecasts but repairs, chains that leave them out have all columns.
         """
         mean = self._fit.new_zeros(self.levels.slots, self._number)
-        free = self.without_repairs() if any(chain.free for chain in chains) else None
+        bare = self.without_repairs() if any(chain.free for chain in chains) else None
+        searches = {free: (bare if free else None) or self for free in {c.free for c in chains}}
+        sums = {free: one._fit[list(groups)].sum(0, True) for free, one in searches.items()}
         for chain in chains:
-            if chain.free and free is not None:
-                mean += chain.share * self._wide(free._fitted(chain, groups), free)
-            else:
-                mean += chain.share * self._fitted(chain, groups)
+            search = searches[chain.free]
+            weights = search._fitted(chain, sums[chain.free])
+            mean += chain.share * (weights if search is self else self._wide(weights, search))
         return mean
 
-    def _fitted(self, chain: Chain, groups: Sequence[int]) -> Float[Tensor, "slot column"]:
-        """One chain, fitted on some groups."""
+    def _fitted(self, chain: Chain, total: Tensor) -> Float[Tensor, "slot column"]:
+        """One chain, fitted on the sums of some groups."""
         before, weights = self.levels.root, self._start(chain.start)
-        total = self._fit[list(groups)].sum(0, keepdim=True)
         for level, ridge in zip(chain.levels, chain.penalties, strict=True):
             moments = self.levels.coarsen(total, level)[0]
             parents = weights[self.levels.parents(before, level)]

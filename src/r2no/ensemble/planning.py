@@ -129,9 +129,11 @@ def best_within(points: list[BudgetPoint], evaluations: int) -> BudgetPoint:
 
 
 def learning_curve(
-    ensemble: FittedEnsemble, *, repeats: int = 8, seed: int = 0
+    ensemble: FittedEnsemble, *, repeats: int = 8, seed: int = 0, points: int | None = None
 ) -> list[LearningPoint]:
     """Held-out error when fitting on 1, 2, ... blocks, each drawn ``repeats`` times.
+
+    With ``points`` there are so many at most, denser where there are few blocks.
 
     Partitions, penalties and shares are those that count most in the whole ensemble, so the curve
     shows what the weights need, and is a little optimistic where few blocks would prefer coarser
@@ -139,9 +141,9 @@ def learning_curve(
     """
     sums, held_out = ensemble.needed_sums(), _HeldOut(ensemble)
     generator = torch.Generator().manual_seed(seed)
-    points = []
+    curve = []
     folds = _folds(ensemble)
-    for number in range(1, min(len(fit) for fit, _ in folds) + 1):
+    for number in _numbers(min(len(fit) for fit, _ in folds), points):
         found, windows = [], []
         for _ in range(repeats):
             chosen = []
@@ -153,8 +155,15 @@ def learning_curve(
         values = torch.tensor(found, dtype=torch.float64)
         spread = float(values.std()) if repeats > 1 else 0.0
         mean_windows = sum(windows) / len(windows)
-        points.append(LearningPoint(mean_windows, number, float(values.mean()), spread))
-    return points
+        curve.append(LearningPoint(mean_windows, number, float(values.mean()), spread))
+    return curve
+
+
+def _numbers(most: int, points: int | None) -> list[int]:
+    """Whole numbers from one to ``most``, all or some, in steps that grow."""
+    if points is None or points >= most:
+        return list(range(1, most + 1))
+    return sorted({round(most ** (step / max(points - 1, 1))) for step in range(points)})
 
 
 def _folds(ensemble: FittedEnsemble) -> tuple[Fold, ...]:

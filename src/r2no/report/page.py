@@ -41,8 +41,8 @@ from r2no.report.wording import (
 )
 
 _SCRIPTS = ("common.js", "map.js", "fields.js", "report.js")
-#: Draws of blocks for each point of the learning curve.
-_REPEATS = 2
+#: Draws of blocks for each point of the learning curve, and points.
+_REPEATS, _POINTS = 2, 6
 #: Cells that are named, those with the largest share of the error.
 _LARGEST = 8
 
@@ -172,7 +172,7 @@ def _planning(ensemble: FittedEnsemble, reporter: Reporter) -> dict[str, list[di
         step.advance()
         points = cost_curve(ensemble)
         step.advance()
-        learnt = learning_curve(ensemble, repeats=_REPEATS)
+        learnt = learning_curve(ensemble, repeats=_REPEATS, points=_POINTS)
         step.advance()
     return {
         "contributions": [{**asdict(part), "worth": part.worth} for part in helped],
