@@ -76,9 +76,13 @@ def adapt_within(
     settings = settings.within_reach(train.fields.grid, len(train))
     best = adapt(changed(settings, members=0))
     improved(best)
-    size = ranks.agreed(_chosen(seconds - (time.monotonic() - start), settings, train, work))
+    left = seconds - (time.monotonic() - start)
+    size = ranks.agreed(_chosen(left, settings, train, work))
     if size is None:
-        reporter.say("No time is left for repair modules: the instant model it is.")
+        reporter.say(
+            f"The {max(left, 0):.0f} s that are left are too few to train a repair module on this "
+            "machine: the instant model it is."
+        )
         return best
     reporter.say(
         f"{size.members} repair module(s) of width {size.width}, {size.updates} steps each, fit "
