@@ -73,13 +73,16 @@ def test_as_many_train_recordings_are_other_recordings_too(train, fit):
 def test_stretches_of_one_recording_keep_all_of_their_weights(copied):
     whole = travelling_wave(0)
     parts = [part.clone() if copied else part for part in (whole[:14], whole[14:])]
-    splits = [ArrayWindows([part], 4, 4) for part in parts]
-    assert r2no.adapt(Source(), *splits, settings=INSTANT).ensemble.plan.recordings is None
+    splits, said = [ArrayWindows([part], 4, 4) for part in parts], io.StringIO()
+    reporter = Reporter(Console(file=said, width=400))
+    model = r2no.adapt(Source(), *splits, settings=INSTANT, reporter=reporter)
+    assert model.ensemble.plan.recordings is None
+    assert ("count as stretches of the same ones" in said.getvalue()) == copied
 
 
 def test_two_recordings_are_said_to_tell_little():
     said = io.StringIO()
-    reporter = Reporter(Console(file=said))
+    reporter = Reporter(Console(file=said, width=400))
     model = r2no.adapt(Source(), split([0]), split([10]), settings=INSTANT, reporter=reporter)
     assert model.ensemble.plan.recordings == 1
     assert "give slices of one array, not copies" in said.getvalue()

@@ -5,7 +5,7 @@ import xarray as xr
 
 import r2no
 from r2no.data import ArrayWindows
-from r2no.data.splits import apart
+from r2no.data.splits import apart, going_on
 from r2no.ensemble.holdout import blocks, halves, outer_folds
 from r2no.errors import EmptySplitError
 
@@ -199,19 +199,25 @@ def drifting(seed, frames=120, *, gaps=False):
     return field
 
 
+HALVES = (slice(60), slice(60, None))
+
+
 def of(*arrays):
     gaps = any(np.isnan(array).any() for array in arrays)
     return ArrayWindows([array.copy() for array in arrays], 5, 5, mask="nan" if gaps else None)
 
 
 @pytest.mark.parametrize("gaps", [False, True])
-@pytest.mark.parametrize("between", [0, 1])
-def test_copies_of_stretches_are_known_by_going_on(gaps, between):
+def test_copies_of_stretches_are_known_by_going_on(gaps):
     whole = [drifting(seed, gaps=gaps) for seed in range(3)]
     early = of(*(one[:60] for one in whole))
-    late = of(*(one[60 + between :].astype(np.float32) for one in whole))
+    late = of(*(one[60:].astype(np.float32) for one in whole))
+    assert going_on(early, late)
     assert not apart(early, late)
-    assert not apart(late, early)
+    assert not going_on(late, early)
+    slices = [ArrayWindows([one[part] for one in whole], 5, 5, mask="nan") for part in HALVES]
+    assert not going_on(*slices)  # these are known without a look at their values
+    assert not apart(*slices)
 
 
 @pytest.mark.parametrize("gaps", [False, True])
@@ -230,7 +236,8 @@ def test_recordings_of_another_size_are_apart_though_they_go_on_in_phase():
 def test_recordings_that_nothing_tells_apart_are_apart():
     still = np.ones((20, 6, 8, 1))
     assert apart(of(still), of(still))
-    noise = np.random.default_rng(0).normal(size=(16, 80, 6, 8, 1))
-    assert all(apart(of(one), of(other)) for one, other in noise.reshape(8, 2, 80, 6, 8, 1))
+    noise = np.random.default_rng(0).normal(size=(40, 2, 30, 6, 8, 1))
+    told = [apart(of(one), of(other)) for one, other in noise]
+    assert sum(told) >= 36  # chance makes one of a hundred look alike, or a few
     other_grid = drifting(0)[60:, :, ::2]
     assert apart(of(drifting(0)[:60]), of(other_grid))

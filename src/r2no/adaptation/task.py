@@ -25,7 +25,7 @@ from r2no.adaptation.minutes import adapt_within, held_out_error
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.data.ahead import prepare
 from r2no.data.normalise import Normaliser, fit_normalisers
-from r2no.data.splits import apart
+from r2no.data.splits import apart, going_on
 from r2no.data.window import Fields, Placed, Windows, batches, trajectories
 from r2no.ensemble.nested import ALL_OF_IT, ENOUGH_RECORDINGS, Carried
 from r2no.errors import ConfigError, FingerprintError
@@ -92,6 +92,8 @@ class Task:
         """The model, at once or within the minutes; then the cache, cut to what may stay."""
         if settings.members:
             prepare(self._train, settings.repair.train.workers, self._device)
+        if settings.ensemble.cells != "published":
+            _say_whose(self._train, self._fit, self._reporter)
         if settings.minutes is None:
             model = self.adapted(settings)
         else:
@@ -184,8 +186,6 @@ class Task:
         if published or few is None or few >= ENOUGH_RECORDINGS or not groups:
             return ALL_OF_IT
         others = apart(self._train, self._fit)  # else these may be stretches of those
-        if others and few + trajectories(self._train) == 2:
-            self._reporter.say(_TWO_RECORDINGS)
         names = ["train", "fit"] if others else ["train"]
         splits = [self._summed(name, settings) for name in names]
         return carried(groups, loops, splits, settings, self._reporter, recordings=few)
@@ -265,11 +265,19 @@ class Task:
         return tuple(side_by_side(trainings, jobs=settings.jobs, reporter=self._reporter))
 
 
-_TWO_RECORDINGS = (
-    "`train` and `fit` hold an array each, so they count as two recordings, which tell little of "
-    "how much recordings differ: the verdict will be cautious. If they are stretches of one "
-    "recording, give slices of one array, not copies."
-)
+def _say_whose(train: Windows, fit: Windows, reporter: Reporter) -> None:
+    """Say what values alone told of the recordings, or that they did not."""
+    if going_on(train, fit):
+        reporter.say(
+            "Recordings of `fit` go on where those of `train` end, so they count as stretches of "
+            "the same ones: the verdict is about these recordings."
+        )
+    elif apart(train, fit) and trajectories(train) + trajectories(fit) == 2:
+        reporter.say(
+            "`train` and `fit` hold an array each, so they count as two recordings, which tell "
+            "little of how much recordings differ: the verdict will be cautious. If they are "
+            "stretches of one recording, give slices of one array, not copies."
+        )
 
 
 def _told(errors: Mapping[str, float]) -> str:

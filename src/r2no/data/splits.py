@@ -27,7 +27,7 @@ _SHARES = {"train": 0.6, "fit": 0.2, "test": 0.2}  # where only some are given
 #: Frames of a recording, and points along an axis, that are looked at to tell whether it goes on.
 _LOOKED, _COARSE = 64, 32
 #: The share of frames that may be nearer than one that follows, and its squared distance in steps.
-_NEAR, _STEPS = 0.1, 4.0
+_NEAR, _STEPS = 0.25, 1.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,19 +107,30 @@ def apart(first: Windows, second: Windows) -> bool:
     """Whether two splits are of other recordings, as far as their arrays tell.
 
     Stretches of one recording are known by the array or file that they are slices of, and copies of
-    stretches by their values: each goes on where that of the other split ends. Windows of another
-    kind do not say what they are cut from, so they are not known to be apart.
+    stretches by :func:`going_on`. Windows of another kind do not say what they are cut from, so
+    they are not known to be apart.
     """
     if not isinstance(first, ArrayWindows) or not isinstance(second, ArrayWindows):
         return False
-    known = {_whole(array) for array in first.recordings}
-    if not known.isdisjoint(_whole(array) for array in second.recordings):
+    return not _share_arrays(first, second) and not going_on(first, second)
+
+
+def going_on(first: Windows, second: Windows) -> bool:
+    """Whether splits of other arrays seem to be of the same recordings, by their values.
+
+    Then each recording of the second starts where that of the first ends.
+    """
+    if not isinstance(first, ArrayWindows) or not isinstance(second, ArrayWindows):
         return False
     pairs = range(len(first.recordings))
-    if len(second.recordings) != len(pairs):
-        return True
-    onwards = all(_goes_on(first, second, number) for number in pairs)
-    return not onwards and not all(_goes_on(second, first, number) for number in pairs)
+    if len(second.recordings) != len(pairs) or _share_arrays(first, second):
+        return False
+    return all(_goes_on(first, second, number) for number in pairs)
+
+
+def _share_arrays(first: ArrayWindows, second: ArrayWindows) -> bool:
+    known = {_whole(array) for array in first.recordings}
+    return not known.isdisjoint(_whole(array) for array in second.recordings)
 
 
 def _goes_on(first: ArrayWindows, second: ArrayWindows, number: int) -> bool:
@@ -149,9 +160,9 @@ def _follows(
 ) -> bool:
     """Whether the first of the others is to the first of one's own as neighbours are.
 
-    Both it and the neighbour are nearer than nearly all of the others, and it is hardly farther
-    than neighbours are. Two recordings of one flow that meet by chance pass too; frames that are
-    too far apart in time to be like their neighbours do not.
+    Both it and the neighbour are nearer than most of the others, and it is no farther than
+    neighbours are. Two recordings of like flows that meet by chance pass too; frames that are too
+    far apart in time to be like their neighbours do not.
     """
     pairs = torch.cat([others - own[0], own[1:2] - own[0], others[1:2] - others[0]])
     squares = pairs.square().nanmean(1)
