@@ -7,15 +7,17 @@ own.yaml, its scores and the doctor's findings), the paper's fit of the tour's d
 where there is one, else its settings), and the benchmark's train, adapt and evaluate on tiny data.
 Then compares every number of their JSON files and every tensor they wrote. Times, versions, memory,
 paths, hashes that name code or settings, and how an artifact brings its source are left out; the
-source's row was called `finetuned` once. What was run is kept by checkout, so a second call only
-runs what is new. Exits with 1 and names the differences if there are any. About two minutes for
-each checkout.
+source's row was called `finetuned` once. What was run is kept by commit and uncommitted change: a
+second call only runs what is new. Exits with 1 and names the differences if there are any. About
+two minutes for each checkout.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -52,15 +54,22 @@ class Checkout:
 
     def __init__(self, tree: Path, out: Path) -> None:
         self.tree, self.out = tree.resolve(), out.resolve()
+        git = [
+            ["git", "-C", self.tree, *what] for what in (["rev-parse", "HEAD"], ["diff", "HEAD"])
+        ]
+        head, changes = (subprocess.run(it, capture_output=True, check=True).stdout for it in git)
+        self.state = f"{head.decode().strip()} {hashlib.sha256(changes).hexdigest()}"
 
     def run(self, job: str, script: Callable[["Checkout", Path], None]) -> Path:
-        """Do a job once."""
+        """Do a job once for each state of the checkout."""
         folder = self.out / job
-        if not (folder / "done").is_file():
-            folder.mkdir(parents=True, exist_ok=True)
+        done = folder / "done"
+        if not done.is_file() or done.read_text() != self.state:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
             print(f"{self.tree}: {job}", flush=True)
             script(self, folder)
-            (folder / "done").touch()
+            done.write_text(self.state)
         return folder
 
     def python(self, *arguments: str, cwd: Path, kept: str | None = None) -> str:
