@@ -10,8 +10,8 @@ ends with status 1 if the widest domain is off by more than 5 % at Reynolds numb
 import sys
 import time
 
+from r2no.training.parallel import run_tasks
 from r2no.wake import Domain, Shedding, measure_shedding
-from r2no.wake.tasks import run_tasks
 
 EXPECTED, TOLERANCE = 0.165, 0.05
 #: Cells per diameter, domain height in diameters, Reynolds number.

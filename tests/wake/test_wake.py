@@ -5,6 +5,7 @@ import torch
 
 from r2no.data.window import Windows
 from r2no.errors import ConfigError, FileDamagedError, NonFiniteError
+from r2no.training.parallel import run_tasks
 from r2no.wake import Domain, LatticeFlow, WakeSettings, make_wake, measure_shedding
 from r2no.wake.cylinder import WallLinks
 from r2no.wake.runs import wake_domain
@@ -16,7 +17,6 @@ from r2no.wake.standin import (
     add_measurement_errors,
     box_average,
 )
-from r2no.wake.tasks import run_tasks
 
 SPLITS = ("numerical_train", "numerical_val", "real_train", "real_fit", "real_test")
 TINY = WakeSettings(

@@ -12,8 +12,8 @@ from r2no.data.arrays import ArrayWindows
 from r2no.errors import ConfigError, FileDamagedError
 from r2no.locks import sole_writer
 from r2no.storage import fingerprint, load_tensors, save_tensors
+from r2no.training.parallel import Progress
 from r2no.wake.runs import CELLS_PER_DIAMETER, WakeSettings, simulate_wake
-from r2no.wake.tasks import Progress
 
 #: Part of the cache key: raise it whenever the same settings give other numbers.
 CODE_VERSION = 1

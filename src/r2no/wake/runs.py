@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from r2no.errors import ConfigError
+from r2no.training.parallel import Progress, run_tasks
 from r2no.wake.cylinder import Domain
 from r2no.wake.lattice import LatticeFlow
 from r2no.wake.shedding import start_shedding
 from r2no.wake.standin import InflowTurbulence, Vibration, View, add_measurement_errors
-from r2no.wake.tasks import Progress, run_tasks
 
 # The domain around the view, in recorded cells: room for the inflow to reach the cylinder, for
 # vortices to fade before the outlet, and for the flow to pass on both sides (blockage 1/8).
