@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from r2no import devices
-from r2no._types import Number
 from r2no.adaptation.columns import expected
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.loops import RepairLoops
@@ -141,15 +140,3 @@ def timed(action: Callable[[], Result], *, warm: bool = True) -> tuple[Result, f
     start = time.perf_counter()
     result = action()
     return result, time.perf_counter() - start
-
-
-def duration(seconds: Number) -> str:
-    """Seconds, minutes or hours."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def size(number: Number) -> str:
-    """Bytes in MiB or GiB."""
-    return f"{number / 2**20:.0f} MiB" if number < 2**30 else f"{number / 2**30:.1f} GiB"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from r2no import devices
+from r2no._repr import bytes_in_words
 from r2no._types import Operator
 from r2no.adaptation.fitting import check_adaptable
 from r2no.data.audit import shared_frames
@@ -160,8 +161,8 @@ def _leakage(splits: Splits, nbytes: int, full: bool) -> Finding:
         return Finding(
             "warn",
             "leakage",
-            f"Frames of the splits were not compared, since the data hold {nbytes / 2**30:.1f} "
-            "GiB. Run with --full to compare them.",
+            "Frames of the splits were not compared, since the data hold "
+            f"{bytes_in_words(nbytes)}. Run with --full to compare them.",
         )
     pairs = combinations(("train", "fit", "test"), 2)
     shared = {

@@ -11,16 +11,15 @@ from typing import Literal, NamedTuple
 import torch
 
 from r2no import devices
-from r2no._types import Operator
+from r2no._repr import bytes_in_words
+from r2no._types import Number, Operator
 from r2no.adaptation import AdaptSettings, RepairLoops
 from r2no.adaptation.columns import expected
 from r2no.adaptation.costs import (
     Step,
-    duration,
     forecast_bytes,
     rollout_seconds,
     search_bytes,
-    size,
     sums_bytes,
     timed,
     training_work,
@@ -120,7 +119,7 @@ def _of_instant(
     passes = len(splits.fit) * (2 if settings.bands else 1) + _SCORED * len(splits.test)
     seconds = ((asked + len(splits.test)) * answer + passes * fit) / len(forecast) + _FINISH
     text = (
-        f"About {duration(seconds)} on this machine: nothing is trained; {asked} forecasts of the "
+        f"About {_duration(seconds)} on this machine: nothing is trained; {asked} forecasts of the "
         f"source at {answer / len(forecast):.2g} s, one pass over the fit split, scores and report."
     )
     return [
@@ -186,7 +185,7 @@ def _time_row(costs: _Costs, splits: Splits, settings: AdaptSettings) -> Finding
     return Finding(
         "ok",
         "time",
-        f"About {duration(seconds)} on this machine: {settings.members} module(s) of {updates} "
+        f"About {_duration(seconds)} on this machine: {settings.members} module(s) of {updates} "
         f"steps at {costs.step:.2f} s, {validations} validations each, one pass over the fit "
         "split, scores and report. Lower `members`, `epochs` or `steps` if that is too long.",
     )
@@ -199,7 +198,10 @@ def _disk_row(weights: int, splits: Splits, settings: AdaptSettings, out: Path) 
     needed = cache + settings.members * weights * (_ADAM + 2) + sums
     place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     free = shutil.disk_usage(place).free
-    text = f"About {size(needed)} in `{out}` ({size(cache)} of source forecasts), {size(free)} free"
+    text = (
+        f"About {bytes_in_words(needed)} in `{out}` ({bytes_in_words(cache)} of source forecasts), "
+        f"{bytes_in_words(free)} free"
+    )
     if needed > free:
         return Finding("fail", "disk", f"{text}. Free some space or set `out` to another disk.")
     return Finding("ok", "disk", f"{text}.")
@@ -214,7 +216,10 @@ def _memory_row(splits: Splits, settings: AdaptSettings) -> Finding:
     fit = sums + search_bytes(settings, fields, groups=groups, folds=folds)
     needed = peak * settings.jobs + fit
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    text = f"About {size(needed)} of {size(total)}, measured with one batch of each kind"
+    text = (
+        f"About {bytes_in_words(needed)} of {bytes_in_words(total)}, measured with one batch of "
+        "each kind"
+    )
     if needed > 0.9 * total:
         return Finding(
             "warn",
@@ -230,3 +235,10 @@ def _bytes_of(module: RepairUNet) -> int:
 
 def _sums_bytes(splits: Splits, settings: AdaptSettings) -> int:
     return sums_bytes(settings, splits.fit.fields, groups=_GROUPS)
+
+
+def _duration(seconds: Number) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
