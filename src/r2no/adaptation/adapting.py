@@ -1,6 +1,11 @@
-"""adapt(): arguments checked and settled, then a task."""
+"""adapt(): arguments checked and settled, then a task; and a model that learns of further data.
+
+Data added to a model, and models of two sites: sums go together, fields stay away. Source and
+repair modules stay as they are, so nothing is trained.
+"""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +13,29 @@ import torch
 
 from r2no import checks, devices
 from r2no._types import Number, Operator, PathLike
+from r2no.adaptation.calibrating import calibrated
 from r2no.adaptation.columns import resolved
 from r2no.adaptation.config import AdaptSettings
-from r2no.adaptation.fitting import check_adaptable, common_fields
+from r2no.adaptation.fitting import (
+    can_part,
+    check_adaptable,
+    check_windows,
+    common_fields,
+    fit_ensemble,
+    held_out_blocks,
+)
 from r2no.adaptation.groups import ColumnGroup, further_operators
 from r2no.adaptation.minutes import DEFAULT_MINUTES
 from r2no.adaptation.model import AdaptedModel
 from r2no.adaptation.task import Task, workplace
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Fields, Windows
-from r2no.errors import ConfigError, GridMismatchError
+from r2no.data.window import Fields, Placed, Windows, trajectories
+from r2no.ensemble.holdout import folds_of_one_block, one_block
+from r2no.errors import ConfigError, FingerprintError, GridMismatchError
 from r2no.progress import SILENT, Reporter
 from r2no.settings import changed
 from r2no.spectral import FourierCells
+from r2no.training import cached_source, operator_identity, same_answer
 
 
 def adapt(
@@ -193,3 +208,72 @@ def _pair(
         raise ConfigError(f"`normalisers` must be of history and field, but got {len(found)}.")
     first, second = (checks.instance("normalisers", one, Normaliser) for one in found)
     return first, second
+
+
+def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILENT) -> AdaptedModel:
+    """What :meth:`AdaptedModel.update` returns: one pass over ``windows``, then sums are pooled."""
+    check_windows("windows", windows)
+    if not windows.fields.agrees(model.fields):
+        raise GridMismatchError(
+            "`windows` must have the model's grid, frames and channels, but got "
+            f"{windows.fields} instead of {model.fields}."
+        )
+    with workplace() as work:
+        cache = cached_source(
+            model.source, windows, work, batch_size=model.settings.batch_size, reporter=reporter
+        )
+        settings = model.settings
+        if model.ensemble.scoring_sums is None:  # judged by its own weighting
+            settings = changed(settings, ensemble=changed(settings.ensemble, target=None))
+        known = model.ensemble.plan.recordings is not None
+        short = not can_part(windows, settings)
+        held_out = one_block(windows.origins) if short else held_out_blocks(windows, settings)
+        ensemble, errors, _ = fit_ensemble(
+            model.loops,
+            model.groups,
+            (Placed(windows, devices.of_sums(model.device)), cache),
+            settings,
+            reporter,
+            held_out=held_out,
+            recordings=trajectories(windows) if known else None,
+            like=model.ensemble,
+        )
+        provenance = {**model.provenance, "fit": windows.fingerprint}
+        added = replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance)
+        weights = [model.ensemble.weights] if short else None  # which never saw these windows
+        added = calibrated(added, windows, held_out, cache, reporter, weights=weights)
+    if short:
+        sizes = model.ensemble.needed_sums().windows.tolist()
+        folds = folds_of_one_block(model.ensemble.folds, sizes)
+        added = replace(added, ensemble=replace(added.ensemble, folds=folds))
+    return merged(model, added)
+
+
+def merged(model: AdaptedModel, other: AdaptedModel) -> AdaptedModel:
+    """What :meth:`AdaptedModel.merge` returns: everything is decided again from both sums."""
+    modules = model.modules_fingerprint() == other.modules_fingerprint()
+    for name, same in (("source", _same_source(model, other)), ("repair modules", modules)):
+        if not same:
+            raise FingerprintError(
+                f"`other` has another {name}, so its sums describe other columns. Merge fits "
+                "of one source and one set of modules."
+            )
+    both = None
+    if model.calibration is not None and other.calibration is not None:
+        both = model.calibration.merge(other.calibration)
+    fits = [model.provenance["fit"], other.provenance["fit"]]
+    return replace(
+        model,
+        ensemble=model.ensemble.merge(other.ensemble).settled(),
+        fit_errors=model.fit_errors.merge(other.fit_errors),
+        provenance={**model.provenance, "merged": fits},
+        calibration=both,
+    )
+
+
+@torch.no_grad()
+def _same_source(model: AdaptedModel, other: AdaptedModel) -> bool:
+    """By weights, and by the answer to a history but for the bits that machines differ in."""
+    if operator_identity(model.source) != operator_identity(other.source):
+        return False
+    return same_answer(*(devices.answer(one.source, model.probe) for one in (model, other)))

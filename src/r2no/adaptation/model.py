@@ -317,7 +317,7 @@ class AdaptedModel:
         Raises:
             GridMismatchError: if frames, grid or channels are others than the model's.
         """
-        from r2no.adaptation.pooling import updated
+        from r2no.adaptation.adapting import updated
 
         return updated(self, windows, reporter=reporter)
 
@@ -326,7 +326,7 @@ class AdaptedModel:
 
         Sums are pooled, no fields; see the documentation for what an artifact reveals.
         """
-        from r2no.adaptation.pooling import merged
+        from r2no.adaptation.adapting import merged
 
         return merged(self, checks.instance("other", other, AdaptedModel))
 
