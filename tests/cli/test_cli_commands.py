@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from r2no import runs, storage
 from r2no.cli import main
-from r2no.cli.app import say_json
-from r2no.cli.moved import MovedError
+from r2no.cli.app import MovedError, say_json
 from r2no.errors import ConfigError
 from r2no.runs import OwnConfig, config_schema
 

@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 
 import r2no as library
 from r2no import storage
+from r2no.cli.app import MovedError
 from r2no.cli.main import app
-from r2no.cli.moved import MovedError
 from r2no.errors import ConfigError, DeviceError, FingerprintError, StorageError
 from r2no.locks import sole_writer
 from r2no.runs import Finding, doctor, examine, open_task, read_own_config

@@ -15,7 +15,7 @@ import torch
 from validation.attacks.common import Tally, history, run_script, silence, toy_model
 
 import r2no
-from r2no.cli.inspect import inspect
+from r2no.cli.artifact import inspect
 
 
 def flip(path: Path, bit: int) -> bytes:

@@ -25,7 +25,7 @@ from validation.attacks.common import Tally, history, run_script, silence, toy_m
 import r2no
 from r2no import replacing, storage
 from r2no.adaptation.stored import write_manifest
-from r2no.cli.inspect import inspect
+from r2no.cli.artifact import inspect
 
 SECONDS = 20  # per load and prediction
 DEEP = "[" * 100_000 + "]" * 100_000

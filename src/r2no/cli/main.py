@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from r2no import ranks
-from r2no.cli import artifact, bench, demo, inspect, moved, own  # noqa: F401  (each registers itself)
-from r2no.cli.app import app, shown
+from r2no.cli import artifact, bench, demo, own  # noqa: F401  (each registers itself)
+from r2no.cli.app import MovedError, app, shown
 from r2no.errors import R2NOError
 
 __all__ = ["app", "main"]
@@ -57,7 +57,7 @@ def main() -> None:
         line = Text.assemble((type(error).__name__, "bold red"), ": ", shown(said))
         Console(stderr=True).print(line, soft_wrap=True)
         ranks.ends_at_once()
-        sys.exit(2 if isinstance(error, moved.MovedError) else 1)
+        sys.exit(2 if isinstance(error, MovedError) else 1)
     finally:
         signal.signal(signal.SIGINT, before)
 

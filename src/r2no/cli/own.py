@@ -9,8 +9,17 @@ from rich.text import Text
 
 from r2no import storage
 from r2no.cli import options
-from r2no.cli.app import app, command_line, console, say, say_json, shown, what_helped
-from r2no.cli.moved import HalfMoved, config_told
+from r2no.cli.app import (
+    HalfMoved,
+    app,
+    command_line,
+    config_told,
+    console,
+    say,
+    say_json,
+    shown,
+    what_helped,
+)
 from r2no.progress import Reporter
 
 Config = Annotated[
