@@ -12,8 +12,7 @@ from r2no.errors import ConfigError, DataError
 from r2no.locks import sole_writer
 from r2no.realpdebench.study.cluster import ClusterConfig, Work, statuses, stored_configs
 from r2no.realpdebench.study.config import BenchConfig
-from r2no.realpdebench.study.graph import jobs_of, note_path, noted, run_job
-from r2no.realpdebench.study.run import run_bench
+from r2no.realpdebench.study.run import jobs_of, note_path, noted, run_bench, run_job
 from r2no.realpdebench.study.tables import study_sheet
 
 STUDY = {

@@ -22,8 +22,8 @@ from r2no.checks import choice
 from r2no.errors import ConfigError, ProcessError
 from r2no.progress import SILENT, Reporter
 from r2no.realpdebench.study.config import BenchConfig
-from r2no.realpdebench.study.graph import Job, Stage, jobs_of, noted, run_job
 from r2no.realpdebench.study.pair import check_sources
+from r2no.realpdebench.study.run import Job, Stage, jobs_of, noted, run_job
 from r2no.settings import Settings
 
 EXECUTORS = ("slurm", "local")

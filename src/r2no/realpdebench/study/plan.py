@@ -32,9 +32,8 @@ from r2no.data.window import Fields, collate
 from r2no.realpdebench.protocol.inputs import build_network
 from r2no.realpdebench.protocol.run import CHECKPOINT
 from r2no.realpdebench.study.config import BenchConfig, Pair
-from r2no.realpdebench.study.graph import Job, jobs_of, noted
 from r2no.realpdebench.study.pair import check_sources, finished, released, source_config
-from r2no.realpdebench.study.run import prepare_data
+from r2no.realpdebench.study.run import Job, jobs_of, noted, prepare_data
 from r2no.realpdebench.study.sheets import Sheet, cells
 from r2no.realpdebench.study.studies import BACKBONES, SYSTEM_NAMES, SourceName
 from r2no.runs.finish import ARTIFACT
