@@ -8,8 +8,8 @@ from r2no.errors import ConfigError, FileDamagedError, NonFiniteError
 from r2no.training.parallel import run_tasks
 from r2no.wake import Domain, LatticeFlow, WakeSettings, make_wake, measure_shedding
 from r2no.wake.cylinder import WallLinks
+from r2no.wake.lattice import start_shedding
 from r2no.wake.runs import wake_domain
-from r2no.wake.shedding import start_shedding
 from r2no.wake.standin import (
     InflowTurbulence,
     Vibration,

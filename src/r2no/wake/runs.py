@@ -12,8 +12,7 @@ from torch.nn.functional import interpolate
 from r2no.errors import ConfigError
 from r2no.training.parallel import Progress, run_tasks
 from r2no.wake.cylinder import Domain
-from r2no.wake.lattice import LatticeFlow
-from r2no.wake.shedding import start_shedding
+from r2no.wake.lattice import LatticeFlow, start_shedding
 from r2no.wake.standin import InflowTurbulence, Vibration, View, add_measurement_errors
 
 # The domain around the view, in recorded cells: room for the inflow to reach the cylinder, for
