@@ -64,7 +64,7 @@ def test_steps_of_the_page_are_in_the_trace_in_this_order(found: dict[str, Trace
 def test_calls_lead_upwards_only_into_what_was_handed_down(found: dict[str, Trace]) -> None:
     """The parts that take a callable, a protocol or a validator; the page names them."""
     callers = {caller.split(".")[0] for caller, _ in upward(found["adapt"])}
-    handed = {"scoring", "training", "data", "storage", "settings", "checks", "ranks", "devices"}
+    handed = {"scoring", "training", "data", "storage", "checks", "ranks", "devices"}
     assert callers <= handed
 
 

@@ -38,10 +38,10 @@ from r2no.adaptation import (
 )
 from r2no.adaptation.groups import MeanField
 from r2no.adaptation.minutes import held_out_error
+from r2no.checks import changed
 from r2no.data import ArrayWindows
 from r2no.data.normalise import fit_normalisers
 from r2no.progress import Reporter
-from r2no.settings import changed
 from r2no.training import Persistence, PhysicalOperator, TrainSettings, train_operator
 
 BEFORE = json.loads(Path(__file__).with_name("little_data_before.json").read_text())["rmse"]

@@ -20,8 +20,8 @@ import torch
 from validation import little_data
 
 from r2no.adaptation import AdaptSettings, RepairSettings, adapt
+from r2no.checks import changed
 from r2no.progress import Reporter
-from r2no.settings import changed
 from r2no.wake.demo import DemoSettings, prepare
 
 QUIET = Reporter(quiet=True)

@@ -15,6 +15,7 @@ from r2no.adaptation import (
     readouts,
     score_readouts,
 )
+from r2no.checks import changed
 from r2no.data import ArrayWindows, collate
 from r2no.ensemble import FittedEnsemble, learning_curve, quadratic_error
 from r2no.errors import (
@@ -29,7 +30,6 @@ from r2no.errors import (
     ShapeError,
 )
 from r2no.repair_loop import RepairObjective, repair
-from r2no.settings import changed
 from r2no.training import Persistence, cached_source
 
 

@@ -9,11 +9,11 @@ from tests.support.waves import travelling_wave
 
 import r2no
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
+from r2no.checks import changed
 from r2no.data import ArrayWindows
 from r2no.data.window import Chosen
 from r2no.errors import ConfigError, EmptySplitError
 from r2no.progress import Reporter
-from r2no.settings import changed
 from r2no.training import TrainSettings
 
 

@@ -15,11 +15,11 @@ from tests.support.adapting import SETTINGS as LARGER
 import r2no
 from r2no import devices
 from r2no.adaptation import readouts, score_readouts
+from r2no.checks import changed
 from r2no.data.window import Chosen, Placed, batches
 from r2no.ensemble import GramAccumulator
 from r2no.errors import DataError, DeviceError, DeviceMemoryError
 from r2no.repair_loop import inference
-from r2no.settings import changed
 from r2no.training import Persistence, TrainSettings, cached_source
 
 SETTINGS = changed(

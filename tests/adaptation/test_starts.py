@@ -15,9 +15,9 @@ from r2no.adaptation.loops import StartCache
 from r2no.adaptation.minutes import Size, held_out_error
 from r2no.adaptation.named_readouts import readouts, score_readouts
 from r2no.adaptation.stored import read_manifest
+from r2no.checks import changed
 from r2no.cli.main import app
 from r2no.errors import ConfigError, FingerprintError
-from r2no.settings import changed
 from r2no.training import SourceCache
 
 TRAIN = split(range(4))

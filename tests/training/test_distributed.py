@@ -15,11 +15,11 @@ from torch import nn
 from r2no import backbones, ranks, storage
 from r2no.adaptation import adapt
 from r2no.adaptation.task import initial_module
+from r2no.checks import changed
 from r2no.data import ArrayWindows, Normaliser
 from r2no.errors import ConfigError
 from r2no.progress import SILENT
 from r2no.scoring import Observer, score
-from r2no.settings import changed
 from r2no.training import (
     PhysicalOperator,
     Problem,

@@ -28,12 +28,12 @@ from r2no.adaptation.groups import ColumnGroup, further_operators
 from r2no.adaptation.minutes import DEFAULT_MINUTES
 from r2no.adaptation.model import AdaptedModel
 from r2no.adaptation.task import Task, workplace
+from r2no.checks import changed
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Fields, Placed, Windows, trajectories
 from r2no.ensemble.holdout import folds_of_one_block, one_block
 from r2no.errors import ConfigError, FingerprintError, GridMismatchError
 from r2no.progress import SILENT, Reporter
-from r2no.settings import changed
 from r2no.spectral import FourierCells
 from r2no.training import cached_source, operator_identity, same_answer
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from r2no.adaptation.config import AdaptSettings, EnsembleSettings
 from r2no.adaptation.groups import ColumnGroup, MeanField, Recall, check_groups
+from r2no.checks import changed
 from r2no.data.window import Fields, Windows
 from r2no.ensemble import Columns, GramSums
 from r2no.progress import Reporter
-from r2no.settings import changed
 from r2no.spectral import FourierCells
 
 #: Frames of the history that are recalled.

@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from r2no._types import Extent, Grid, PaddingMode
+from r2no.checks import Settings, changed
 from r2no.data.window import Fields
 from r2no.devices import Precision
 from r2no.ensemble import RIDGE_GRID
 from r2no.errors import ConfigError
 from r2no.repair_loop import RepairObjective, RepairUNet
-from r2no.settings import Settings, changed
 from r2no.spectral import FourierCells
 from r2no.training import TrainSettings
 

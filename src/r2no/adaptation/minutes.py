@@ -15,10 +15,10 @@ from r2no._types import Number
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.costs import Step, timed
 from r2no.adaptation.model import AdaptedModel
+from r2no.checks import changed
 from r2no.data.normalise import Normaliser
 from r2no.data.window import Windows, gather
 from r2no.progress import Reporter
-from r2no.settings import changed
 
 #: Spent where nothing says how much to train.
 DEFAULT_MINUTES = 10.0

@@ -25,6 +25,7 @@ from r2no.adaptation.histories import (
 )
 from r2no.adaptation.labelled import read_labelled
 from r2no.adaptation.loops import RepairLoops
+from r2no.checks import changed
 from r2no.data.window import Fields, Windows
 from r2no.ensemble import (
     BudgetPoint,
@@ -46,7 +47,6 @@ from r2no.ensemble.familiar import described
 from r2no.errors import NonFiniteError, NotFittedError, ShapeError
 from r2no.progress import SILENT, Reporter
 from r2no.scoring import Metrics, score
-from r2no.settings import changed
 from r2no.training import asked
 
 IncludeSource = bool | Literal["auto"]

@@ -23,6 +23,7 @@ from r2no.adaptation.groups import INSTANT, ColumnGroup, Instant
 from r2no.adaptation.loops import STARTS, RepairLoops, StartCache
 from r2no.adaptation.minutes import adapt_within, held_out_error
 from r2no.adaptation.model import AdaptedModel, versions
+from r2no.checks import changed
 from r2no.data.ahead import prepare
 from r2no.data.normalise import Normaliser, fit_normalisers
 from r2no.data.splits import apart, going_on
@@ -31,7 +32,6 @@ from r2no.ensemble.nested import ALL_OF_IT, ENOUGH_RECORDINGS, Carried
 from r2no.errors import ConfigError, FingerprintError
 from r2no.progress import Reporter
 from r2no.repair_loop import RepairUNet
-from r2no.settings import changed
 from r2no.training import (
     SourceCache,
     Split,

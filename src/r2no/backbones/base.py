@@ -12,9 +12,8 @@ from jaxtyping import Float
 from pydantic import BaseModel, PositiveInt
 from torch import Tensor, nn
 
-from r2no.checks import choice
+from r2no.checks import choice, valid
 from r2no.errors import ConfigError, ShapeError
-from r2no.settings import valid
 
 #: Frames, height, width and channels of a window without its batch axis.
 Shape = tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]

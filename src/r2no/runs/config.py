@@ -11,10 +11,10 @@ from pydantic import BaseModel, Field, model_validator
 from r2no._types import Number, PathLike
 from r2no.adaptation import AdaptSettings
 from r2no.adaptation.minutes import DEFAULT_MINUTES
+from r2no.checks import changed, valid
 from r2no.data.gaps import read_mask
 from r2no.data.normalise import Normaliser
 from r2no.reading import read_yaml
-from r2no.settings import changed, valid
 
 _KINDS = ("python", "exported", "backbone", "forecasts")  # of sources
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

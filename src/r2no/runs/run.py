@@ -14,6 +14,7 @@ from r2no._types import Operator
 from r2no.adaptation import AdaptedModel, adapt, load, score_readouts
 from r2no.adaptation.stored import read_manifest
 from r2no.backbones.formats import read_checkpoint
+from r2no.checks import changed
 from r2no.data import Measurements
 from r2no.data import open as open_data
 from r2no.data.splits import Splits
@@ -23,7 +24,6 @@ from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
 from r2no.runs.config import DataConfig, OwnConfig, SourceConfig
 from r2no.runs.finish import ARTIFACT, SUMMARY, computed_on, finish, summarise
-from r2no.settings import changed
 from r2no.training import Persistence, PhysicalOperator, load_operator
 
 _BEGUN = "config.json"  # notes what the work in the folder is of

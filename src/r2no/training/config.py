@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from r2no.settings import Settings
+from r2no.checks import Settings
 
 #: Processes that read ahead: so many, or as many as pay.
 Workers = Annotated[int, Field(ge=0)] | Literal["auto"]

@@ -19,13 +19,13 @@ from r2no.adaptation import (
     adapt,
     readouts,
 )
+from r2no.checks import changed
 from r2no.data.normalise import fit_normalisers
 from r2no.ensemble import DepthErrors, FittedEnsemble
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
 from r2no.report import plot_depth_bands, plot_fields, plot_retention
 from r2no.runs.finish import Finished, computed_on, finish
-from r2no.settings import changed
 from r2no.training import PhysicalOperator, TrainSettings, train_operator
 from r2no.wake.dataset import WakeData, make_wake
 from r2no.wake.runs import WakeSettings

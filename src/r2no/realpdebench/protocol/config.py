@@ -15,12 +15,11 @@ from pydantic import BaseModel, Field, field_validator
 from r2no import backbones
 from r2no._types import PathLike
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
-from r2no.checks import choice
+from r2no.checks import choice, valid
 from r2no.devices import Precision
 from r2no.errors import ConfigError
 from r2no.reading import read_yaml
 from r2no.realpdebench.systems import SYSTEMS
-from r2no.settings import valid
 from r2no.training import TrainSettings
 from r2no.training.config import Workers
 

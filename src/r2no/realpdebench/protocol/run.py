@@ -11,6 +11,7 @@ from r2no import devices, ranks, storage
 from r2no._types import Operator
 from r2no.adaptation import adapt
 from r2no.adaptation.stored import is_artifact
+from r2no.checks import changed
 from r2no.data.ahead import prepare
 from r2no.errors import ConfigError
 from r2no.locks import sole_run
@@ -31,7 +32,6 @@ from r2no.realpdebench.protocol.inputs import (
 )
 from r2no.realpdebench.systems import SPLITS
 from r2no.runs.finish import ARTIFACT, SUMMARY, computed_on, finish, summarise
-from r2no.settings import changed
 from r2no.training import (
     PhysicalOperator,
     TrainResult,

@@ -18,13 +18,12 @@ from typing import Any
 from pydantic import Field
 
 from r2no import ranks, storage
-from r2no.checks import choice
+from r2no.checks import Settings, choice
 from r2no.errors import ConfigError, ProcessError
 from r2no.progress import SILENT, Reporter
 from r2no.realpdebench.study.config import BenchConfig
 from r2no.realpdebench.study.pair import check_sources
 from r2no.realpdebench.study.run import Job, Stage, jobs_of, noted, run_job
-from r2no.settings import Settings
 
 EXECUTORS = ("slurm", "local")
 _SUBMITTED = "submitted.json"

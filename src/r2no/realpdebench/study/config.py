@@ -9,7 +9,7 @@ from pydantic import BaseModel, field_validator
 from r2no import storage
 from r2no._types import Extent
 from r2no.adaptation import AdaptSettings, EnsembleSettings, RepairSettings
-from r2no.checks import choice
+from r2no.checks import changed, choice, valid
 from r2no.devices import Precision
 from r2no.errors import ConfigError
 from r2no.progress import Reporter
@@ -18,7 +18,6 @@ from r2no.realpdebench.protocol.dataset import RealPDEBench
 from r2no.realpdebench.protocol.inputs import Source, open_source, open_windows
 from r2no.realpdebench.study.studies import BACKBONES, SOURCES, SourceName
 from r2no.realpdebench.systems import SPLITS, SYSTEMS
-from r2no.settings import changed, valid
 from r2no.training import TrainSettings
 from r2no.training.config import Workers
 
