@@ -74,7 +74,7 @@ def test_the_way_of_a_window_goes_from_its_file_to_that_of_its_forecast(
     way = road(found["predict"])
     assert way[:2] == ["adaptation.predict", "data.window"]
     assert way[-1] == "data.forecast_writer"
-    places = [way.index(name) for name in ("operators.wrapped", "repair_loop.loop")]
+    places = [way.index(name) for name in ("operators.wrapped", "repair_loop.module")]
     assert places == sorted(places)
     assert "ensemble.compose" in way
 

@@ -1,7 +1,6 @@
 """The repair loop: the shared U-Net, its iteration and its training objective (M3, M4)."""
 
-from r2no.repair_loop.loop import RepairModule, repair, repair_steps
-from r2no.repair_loop.module import RepairUNet
+from r2no.repair_loop.module import RepairModule, RepairUNet, repair, repair_steps
 from r2no.repair_loop.objective import (
     LossTerms,
     RepairObjective,

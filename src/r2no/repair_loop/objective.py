@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from r2no import ranks
 from r2no._repr import brief_repr
 from r2no._types import Field, Grid, HalfPlane, History, Number
-from r2no.repair_loop.loop import RepairModule, correction_at, repair_steps
+from r2no.repair_loop.module import RepairModule, correction_at, repair_steps
 from r2no.spectral import wavenumber_radius
 from r2no.spectral.transforms import channel_picker, space_last
 
