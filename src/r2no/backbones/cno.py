@@ -11,7 +11,7 @@ from pydantic import BaseModel, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from r2no.backbones._convolution import Conv3, conv3
+from r2no.backbones._layers import Conv3, conv3
 from r2no.backbones.base import check_input
 
 #: Channels after the first encoder layer, hidden channels of lift and projection, and the slope of

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.grad import conv3d_weight
 
-from r2no.backbones._convolution import Conv3, conv3
+from r2no.backbones._layers import Conv3, conv3
 from r2no.backbones.base import check_input
 
 #: Tokens that pass through the pointwise layers at once, few enough to stay in the cache.

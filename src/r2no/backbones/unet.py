@@ -12,15 +12,15 @@ from pydantic import BaseModel, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from r2no.backbones._attention import (
+from r2no.backbones._layers import (
     AlongSpace,
     AlongTime,
     Attention,
+    Conv3,
     RelativeBias,
     Rotary,
     SpatialLinearAttention,
 )
-from r2no.backbones._convolution import Conv3
 from r2no.backbones.base import check_input
 
 GROUPS = 8  # of every group norm
