@@ -3,7 +3,7 @@
     python -m validation.copies [--frames FRAMES]
 
 ``adapt`` takes two splits of copied arrays for stretches of one recording if the second goes on
-where the first ends (``r2no.data.splits.going_on``). Counted are recordings of the wake cut in two
+where the first ends (``r2no.data.audit.going_on``). Counted are recordings of the wake cut in two
 at several frames, and pairs of different recordings of it; with a folder of measured frames
 (``cylinder.npz``, ``combustion.npz`` with ``real`` and ``scale``) stretches of these that follow
 each other, that have one frame between them, and that lie apart.
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from r2no.data import ArrayWindows
-from r2no.data.splits import going_on
+from r2no.data.audit import going_on
 from r2no.wake import make_wake
 
 

@@ -1,4 +1,4 @@
-"""How much of the weights carries over to other recordings, seen on those of the train split.
+"""Whose recordings the splits are, and how much of the weights carries over to other ones.
 
 Weights that are fitted on k recordings keep k/(k + v) of their size on others, v being how much
 recordings differ. With few recordings to fit on, their blocks cannot tell; but the train split has
@@ -14,6 +14,8 @@ from r2no.adaptation.columns import columns_of
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.groups import ColumnGroup
 from r2no.adaptation.loops import RepairLoops, gather_sums
+from r2no.data.audit import apart, going_on
+from r2no.data.window import Windows, trajectories
 from r2no.ensemble import GramAccumulator, GramSums
 from r2no.ensemble.nested import Carried
 from r2no.ensemble.ridge import scaled_ridge
@@ -26,6 +28,30 @@ from r2no.training import Split
 _RADIAL, _ANGULAR, _LEADS, _RIDGE = 8, 4, 5, 1e-3
 #: Recordings that are looked at, at most, and the least share that is ever kept.
 _MOST, _LEAST = 12, 0.2
+
+
+def other_recordings(train: Windows, fit: Windows) -> int | None:
+    """Recordings of the fit split, if they are others than those of the train split; else ``None``.
+
+    Where the splits are stretches of the same recordings, so will be the use.
+    """
+    count = trajectories(fit)
+    return count if count < trajectories(train) or apart(train, fit) else None
+
+
+def say_whose(train: Windows, fit: Windows, reporter: Reporter) -> None:
+    """Say what values alone told of the recordings, or that they did not."""
+    if going_on(train, fit):
+        reporter.say(
+            "Recordings of `fit` go on where those of `train` end, so they count as stretches of "
+            "the same ones: the verdict is about these recordings."
+        )
+    elif apart(train, fit) and trajectories(train) + trajectories(fit) == 2:
+        reporter.say(
+            "`train` and `fit` hold an array each, so they count as two recordings, which tell "
+            "little of how much recordings differ: the verdict will be cautious. If they are "
+            "stretches of one recording, give slices of one array, not copies."
+        )
 
 
 def carried(

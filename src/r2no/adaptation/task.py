@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from r2no import devices, ranks
 from r2no._types import Operator, PathLike
 from r2no.adaptation.calibrating import calibrated
-from r2no.adaptation.carrying import carried
+from r2no.adaptation.carrying import carried, other_recordings, say_whose
 from r2no.adaptation.columns import free_groups
 from r2no.adaptation.config import AdaptSettings
 from r2no.adaptation.fitting import can_part, fit_ensemble, held_out_blocks
@@ -25,9 +25,9 @@ from r2no.adaptation.minutes import adapt_within, held_out_error
 from r2no.adaptation.model import AdaptedModel, versions
 from r2no.checks import changed
 from r2no.data.ahead import prepare
+from r2no.data.audit import apart
 from r2no.data.normalise import Normaliser, fit_normalisers
-from r2no.data.splits import apart, going_on
-from r2no.data.window import Fields, Placed, Windows, batches, trajectories
+from r2no.data.window import Fields, Placed, Windows, batches
 from r2no.ensemble.nested import ALL_OF_IT, ENOUGH_RECORDINGS, Carried
 from r2no.errors import ConfigError, FingerprintError
 from r2no.progress import Reporter
@@ -93,7 +93,7 @@ class Task:
         if settings.members:
             prepare(self._train, settings.repair.train.workers, self._device)
         if settings.ensemble.cells != "published":
-            _say_whose(self._train, self._fit, self._reporter)
+            say_whose(self._train, self._fit, self._reporter)
         if settings.minutes is None:
             model = self.adapted(settings)
         else:
@@ -157,7 +157,7 @@ class Task:
             split,
             settings,
             self._reporter,
-            recordings=_recordings(self._train, fit),
+            recordings=other_recordings(self._train, fit),
             carried=self._carried(settings, bare, free),
         )
         frozen.check()
@@ -181,7 +181,7 @@ class Task:
         self, settings: AdaptSettings, loops: RepairLoops, groups: tuple[ColumnGroup, ...]
     ) -> Carried:
         """How much recordings differ, where the fit split has too few of them to tell."""
-        few = _recordings(self._train, self._fit)
+        few = other_recordings(self._train, self._fit)
         published = settings.ensemble.cells == "published"  # which keeps all of its weights
         if published or few is None or few >= ENOUGH_RECORDINGS or not groups:
             return ALL_OF_IT
@@ -265,32 +265,8 @@ class Task:
         return tuple(side_by_side(trainings, jobs=settings.jobs, reporter=self._reporter))
 
 
-def _say_whose(train: Windows, fit: Windows, reporter: Reporter) -> None:
-    """Say what values alone told of the recordings, or that they did not."""
-    if going_on(train, fit):
-        reporter.say(
-            "Recordings of `fit` go on where those of `train` end, so they count as stretches of "
-            "the same ones: the verdict is about these recordings."
-        )
-    elif apart(train, fit) and trajectories(train) + trajectories(fit) == 2:
-        reporter.say(
-            "`train` and `fit` hold an array each, so they count as two recordings, which tell "
-            "little of how much recordings differ: the verdict will be cautious. If they are "
-            "stretches of one recording, give slices of one array, not copies."
-        )
-
-
 def _told(errors: Mapping[str, float]) -> str:
     return ", ".join(f"{error:.4f} from the {STARTS[start]}" for start, error in errors.items())
-
-
-def _recordings(train: Windows, fit: Windows) -> int | None:
-    """Recordings of the fit split, if they are others than those of the train split; else ``None``.
-
-    Where the splits are stretches of the same recordings, so will be the use.
-    """
-    count = trajectories(fit)
-    return count if count < trajectories(train) or apart(train, fit) else None
 
 
 class _Frozen:

@@ -11,8 +11,8 @@ from r2no import devices
 from r2no._repr import bytes_in_words
 from r2no._types import Operator
 from r2no.adaptation.fitting import check_adaptable
-from r2no.data.audit import shared_frames
-from r2no.data.splits import Splits, apart, default_counts
+from r2no.data.audit import apart, shared_frames
+from r2no.data.splits import Splits, default_counts
 from r2no.data.window import Chosen, Window, Windows, gather
 from r2no.errors import (
     BusyError,

@@ -25,8 +25,9 @@ from r2no.adaptation.costs import (
     training_work,
 )
 from r2no.adaptation.fitting import held_out_blocks
+from r2no.data.audit import apart
 from r2no.data.normalise import fit_normalisers
-from r2no.data.splits import Splits, apart
+from r2no.data.splits import Splits
 from r2no.data.window import Placed, Window, batches, gather
 from r2no.ensemble import Columns, GramAccumulator
 from r2no.ensemble.nested import ENOUGH_RECORDINGS
