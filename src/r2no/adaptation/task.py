@@ -28,7 +28,7 @@ from r2no.data.ahead import prepare
 from r2no.data.audit import apart
 from r2no.data.normalise import Normaliser, fit_normalisers
 from r2no.data.window import Fields, Placed, Windows, batches
-from r2no.ensemble.nested import ALL_OF_IT, ENOUGH_RECORDINGS, Carried
+from r2no.ensemble.nested import ALL_OF_IT, Carried, few_recordings
 from r2no.errors import ConfigError, FingerprintError
 from r2no.progress import Reporter
 from r2no.repair_loop import RepairUNet
@@ -181,9 +181,9 @@ class Task:
         self, settings: AdaptSettings, loops: RepairLoops, groups: tuple[ColumnGroup, ...]
     ) -> Carried:
         """How much recordings differ, where the fit split has too few of them to tell."""
-        few = other_recordings(self._train, self._fit)
+        few = few_recordings(other_recordings(self._train, self._fit))
         published = settings.ensemble.cells == "published"  # which keeps all of its weights
-        if published or few is None or few >= ENOUGH_RECORDINGS or not groups:
+        if published or not few or not groups:
             return ALL_OF_IT
         others = apart(self._train, self._fit)  # else these may be stretches of those
         names = ["train", "fit"] if others else ["train"]

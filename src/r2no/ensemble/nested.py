@@ -221,7 +221,7 @@ def solve_nested(
             "Give more windows, or a fixed partition and `ridge`."
         )
     search = ChainSearch(sums, folds, finest, tuple(grid), judged, leads=leads, columns=columns)
-    few = _few(recordings)
+    few = few_recordings(recordings)
     chains, means = _settled(search, columns, carried.kept(few) if few else 1.0)
     weights, outer, apart = search.refit(chains), search, means
     if few and len(parts := _by_recording(folds, units)) > 1:
@@ -246,11 +246,11 @@ def judging_folds(
     folds: Sequence[Fold], units: Sequence[int], recordings: int | None
 ) -> tuple[Fold, ...]:
     """The folds that the verdict rests on: those of the choice, or each recording left out."""
-    parts = _by_recording(folds, units) if _few(recordings) else []
+    parts = _by_recording(folds, units) if few_recordings(recordings) else []
     return tuple(part for part, _ in parts) if len(parts) > 1 else tuple(folds)
 
 
-def _few(recordings: int | None) -> int:
+def few_recordings(recordings: int | None) -> int:
     """How many recordings, if their blocks do not show what carries over to others; else 0."""
     return recordings if recordings is not None and recordings < ENOUGH_RECORDINGS else 0
 

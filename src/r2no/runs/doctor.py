@@ -10,10 +10,12 @@ from torch import Tensor
 from r2no import devices
 from r2no._repr import bytes_in_words
 from r2no._types import Operator
+from r2no.adaptation.carrying import other_recordings
 from r2no.adaptation.fitting import check_adaptable
-from r2no.data.audit import apart, shared_frames
+from r2no.data.audit import shared_frames
 from r2no.data.splits import Splits, default_counts
 from r2no.data.window import Chosen, Window, Windows, gather
+from r2no.ensemble.nested import few_recordings
 from r2no.errors import (
     BusyError,
     EmptySplitError,
@@ -119,7 +121,7 @@ def _sizes(splits: Splits) -> Finding:
     text, counts = splits.describe(), splits.recordings
     fields = splits.fit.fields
     span, stride = _span(splits.fit)
-    if counts["fit"] < 4 and apart(splits.train, splits.fit):
+    if few_recordings(other_recordings(splits.train, splits.fit)):
         better = default_counts(sum(counts.values()))
         advice = (
             "Give `fit` a larger share, or leave the shares out. With these recordings "

@@ -14,6 +14,7 @@ from r2no import devices
 from r2no._repr import bytes_in_words
 from r2no._types import Number, Operator
 from r2no.adaptation import AdaptSettings, RepairLoops
+from r2no.adaptation.carrying import other_recordings
 from r2no.adaptation.columns import expected
 from r2no.adaptation.costs import (
     Step,
@@ -25,12 +26,11 @@ from r2no.adaptation.costs import (
     training_work,
 )
 from r2no.adaptation.fitting import held_out_blocks
-from r2no.data.audit import apart
 from r2no.data.normalise import fit_normalisers
 from r2no.data.splits import Splits
 from r2no.data.window import Placed, Window, batches, gather
 from r2no.ensemble import Columns, GramAccumulator
-from r2no.ensemble.nested import ENOUGH_RECORDINGS
+from r2no.ensemble.nested import few_recordings
 from r2no.errors import NonFiniteError
 from r2no.repair_loop import RepairUNet
 
@@ -132,7 +132,7 @@ def _of_instant(
 
 def _asked_of_source(splits: Splits, settings: AdaptSettings) -> int:
     """Windows that an adaptation keeps the source's forecasts of."""
-    few = splits.recordings["fit"] < ENOUGH_RECORDINGS and apart(splits.train, splits.fit)
+    few = few_recordings(other_recordings(splits.train, splits.fit))
     return len(splits.fit) + (len(splits.train) if settings.members or few else 0)
 
 
