@@ -83,7 +83,7 @@ def test_command_forecasts_from_the_last_frames_only(artifact, tmp_path, r2no) -
 def test_command_names_what_is_wrong(artifact, tmp_path, r2no) -> None:
     folder, _ = artifact
     run = [folder / "wave.r2no", folder / "run0.nc", "--out", tmp_path / "a.nc"]
-    with pytest.raises(ConfigError, match="all or last"):
+    with pytest.raises(ConfigError, match="`--origins` cannot be 'first'"):
         r2no("predict", *run, "--origins", "first")
     with pytest.raises(ConfigError, match="role=name"):
         r2no("predict", *run, "--dims", "time")

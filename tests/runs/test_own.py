@@ -118,7 +118,7 @@ def test_config_leads_to_an_artifact_with_scores_and_a_forecast(folder: Path) ->
     assert found["scores"]["r2no"]["rmse"] == pytest.approx(scores["r2no"])
     with pytest.raises(MovedError, match=r"bench evaluate run/model\.r2no --system cylinder"):
         run("evaluate", "run/model.r2no", "--system", "cylinder")
-    with pytest.raises(ConfigError, match="`split` must be train, fit or test, but got 'val'"):
+    with pytest.raises(ConfigError, match="`split` cannot be 'val'"):
         run("evaluate", "run/model.r2no", "--split", "val")
 
 

@@ -171,8 +171,7 @@ def without_gaps(history: History, fields: Fields, gaps: str) -> Tensor:
         NonFiniteError: if gaps are to be refused, a constant is missing, or a measured channel of
             a window has no valid value to fill from.
     """
-    if gaps not in ("fill", "refuse"):
-        raise ConfigError(f"`gaps` must be 'fill' or 'refuse', but got {gaps!r}.")
+    checks.choice("gaps", gaps, ("fill", "refuse"))
     values, valid, channels = history.values, history.valid, len(fields.channels)
     if bool(valid.all()):
         return values

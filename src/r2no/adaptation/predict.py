@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
-from r2no import ranks, storage
+from r2no import checks, ranks, storage
 from r2no._types import Number, PathLike
 from r2no.adaptation.histories import coverages
 from r2no.adaptation.model import AdaptedModel, versions
@@ -28,7 +28,7 @@ from r2no.data.forecast_layout import (
 from r2no.data.forecast_writer import ForecastFile
 from r2no.data.measurements import Measurements
 from r2no.data.window import Fields, gather
-from r2no.errors import ConfigError, DataError, GridMismatchError, NonFiniteError
+from r2no.errors import DataError, GridMismatchError, NonFiniteError
 from r2no.progress import SILENT, Reporter
 
 Origins = Literal["all", "last"]
@@ -159,17 +159,13 @@ def _windows(
     fields: Fields, data: Measurements, origins: Origins, stride: int | None
 ) -> tuple[ArrayWindows, list[tuple[int, int]]]:
     """Windows to forecast from, and of each its trajectory and last known frame."""
-    if origins not in get_args(Origins) or (stride is not None and stride < 1):
-        raise ConfigError(
-            f"`origins` must be one of {get_args(Origins)} and `stride` at least 1, but got "
-            f"{origins!r} and {stride}."
-        )
+    checks.choice("origins", origins, get_args(Origins))
     history = fields.history_frames
     first = [max(n - history, 0) if origins == "last" else 0 for n in data.frames]
     windows = data.windows(
         history,
         fields.horizon_frames,
-        stride=stride or fields.horizon_frames,
+        stride=fields.horizon_frames if stride is None else checks.whole("stride", stride),
         measured=fields.measured,
         frames=[slice(start, None) for start in first],
         beyond=True,

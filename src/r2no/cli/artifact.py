@@ -10,6 +10,7 @@ from rich.text import Text
 from r2no import backbones, storage
 from r2no.adaptation.group_files import columns_in_words
 from r2no.adaptation.stored import is_artifact, is_intact, read_manifest, understood
+from r2no.checks import choice
 from r2no.cli import options
 from r2no.cli.app import HalfMoved, app, check_exists, command_line, say, say_json, shown
 from r2no.data import open as open_data
@@ -68,8 +69,7 @@ def predict(
     from r2no.devices import choose, describe
     from r2no.training import load_operator
 
-    if origins not in ("all", "last"):
-        raise ConfigError(f"`--origins` must be all or last, but got {origins!r}.")
+    choice("--origins", origins, ("all", "last"))
     check_exists(artifact, "There is no artifact")
     place = choose(device)
     data, wanted = _apart(data, coverage or [])

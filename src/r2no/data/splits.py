@@ -15,6 +15,7 @@ from torch import Tensor
 
 from r2no._repr import html_table
 from r2no._types import Number
+from r2no.checks import choice
 from r2no.data.arrays import ArrayWindows
 from r2no.data.window import Window, trajectories
 from r2no.errors import ConfigError, EmptySplitError
@@ -116,8 +117,7 @@ def plan_split(
         by: What is parted.
         seed: Draws the order of the recordings.
     """
-    if by not in get_args(By):
-        raise ConfigError(f"`by` must be one of {get_args(By)}, but got {by!r}.")
+    choice("by", by, get_args(By))
     shares: dict[str, float] | None = None
     if any(share is not None for share in given.values()):
         shares = {n: float(_SHARES[n] if own is None else own) for n, own in given.items()}

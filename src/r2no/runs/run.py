@@ -14,7 +14,7 @@ from r2no._types import Operator
 from r2no.adaptation import AdaptedModel, adapt, load, score_readouts
 from r2no.adaptation.stored import read_manifest
 from r2no.backbones.formats import read_checkpoint
-from r2no.checks import changed
+from r2no.checks import changed, choice
 from r2no.data import Measurements
 from r2no.data import open as open_data
 from r2no.data.splits import Splits
@@ -211,8 +211,7 @@ def evaluate_own(
         ConfigError: for another name, or an artifact that ``r2no adapt`` did not make, since only
             that keeps the config.
     """
-    if name not in ("train", "fit", "test"):
-        raise ConfigError(f"`split` must be train, fit or test, but got {name!r}.")
+    choice("split", name, ("train", "fit", "test"))
     provenance = read_manifest(folder)["provenance"]
     if "config" not in provenance:
         raise ConfigError(

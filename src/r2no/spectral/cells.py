@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -108,8 +108,7 @@ class FourierCells:
         """
         grid = check_grid(grid)
         radial, angular = checks.whole("radial", radial), checks.whole("angular", angular)
-        if extent not in ("corner", "ellipse"):
-            raise ConfigError(f"`extent` must be 'corner' or 'ellipse', but got {extent!r}.")
+        checks.choice("extent", extent, get_args(Extent))
         if angular > 1 and len(grid) != 2:
             raise ConfigError(
                 f"`angular` must be 1 on the {len(grid)}-D grid {grid}, but got {angular}: "

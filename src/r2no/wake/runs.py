@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from r2no.checks import whole
 from r2no.errors import ConfigError
 from r2no.training.parallel import Progress, run_tasks
 from r2no.wake.cylinder import Domain
@@ -89,8 +90,7 @@ class WakeSettings:
         )
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError(f"`seed` must not be negative, but got {self.seed}.")
+        whole("seed", self.seed, least=0)
         shortest = min(self.numerical_frames, self.real_frames)
         if shortest < self.history + self.horizon:
             raise ConfigError(

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from r2no.checks import choice
 from r2no.cli import options
 from r2no.cli.app import bench_app, console, say, say_json
-from r2no.errors import ConfigError
 from r2no.progress import Reporter
 from r2no.realpdebench.study.config import BenchConfig
 
@@ -188,9 +188,7 @@ def table(
     """
     from r2no.realpdebench.study.tables import study_sheet
 
-    if frmse not in ("octant", "full"):
-        raise ConfigError(f"`frmse` must be octant or full, but got `{frmse}`.")
-    metric = "frmse" if frmse == "octant" else "frmse_full"
+    metric = "frmse" if choice("frmse", frmse, ("octant", "full")) == "octant" else "frmse_full"
     sheet = study_sheet(study, run, frmse=metric, norm=norm)
     _write(sheet.render(form), output)
 

@@ -225,9 +225,7 @@ def _plain_seed(seed: int | torch.Generator) -> int:
     """A seed as a number; a generator gives the next draw of its stream."""
     if isinstance(seed, torch.Generator):
         return int(torch.randint(2**62, (), generator=seed))
-    if seed < 0:
-        raise ConfigError(f"`seed` must not be negative, but got {seed}.")
-    return seed
+    return whole("seed", seed, least=0)
 
 
 def _check_finite(
