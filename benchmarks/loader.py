@@ -29,8 +29,8 @@ from r2no.data import Normaliser, Window, Windows
 from r2no.data.ahead import ahead, prepare
 from r2no.devices import CPU
 from r2no.realpdebench import RealPDEBench, write_tiny
-from r2no.training.engine import epoch_order
 from r2no.training.problems import Batch, TrainingBatches
+from r2no.training.schedule import epoch_order
 
 STEP = 0.044  # seconds
 BATCH = 16

@@ -13,7 +13,7 @@ from r2no.errors import (
     StorageError,
 )
 from r2no.training import Problem, TrainSettings, optimise
-from r2no.training.engine import epoch_order
+from r2no.training.schedule import epoch_order
 
 
 class Interrupted(Exception):

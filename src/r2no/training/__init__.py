@@ -4,7 +4,6 @@ Loops, samplers, caches and sums are rank-aware: under ``torchrun`` every rank t
 batch, gradients and sums are added up, and rank 0 writes.
 """
 
-from r2no.training.config import TrainSettings
 from r2no.training.engine import Problem, TrainResult, optimise
 from r2no.training.operator import (
     Persistence,
@@ -18,6 +17,7 @@ from r2no.training.operator import (
 )
 from r2no.training.parallel import side_by_side
 from r2no.training.problems import train_operator, train_repair
+from r2no.training.schedule import TrainSettings
 from r2no.training.source_cache import SourceCache, Split, cached_source
 
 __all__ = [

@@ -29,8 +29,8 @@ from r2no.data.ahead import ahead
 from r2no.errors import EmptySplitError, FingerprintError, NonFiniteError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter
-from r2no.training.config import TrainSettings
-from r2no.training.distributed import Gradients, LossFunction, own_share
+from r2no.training.distributed import Gradients, LossFunction
+from r2no.training.schedule import Plan, TrainSettings
 
 _STATE, _BEST, _LOG = "state.safetensors", "best.safetensors", "log"
 _FORMAT = "r2no.training/2"
@@ -69,43 +69,9 @@ class _State:
     losses: list[float] = field(default_factory=list)
 
 
-def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
-    """Order of the windows in one epoch, a pure function of seed and epoch."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-    return torch.randperm(size, generator=generator).tolist()
-
-
 def _numbers(numbers: list[int], epoch: int) -> list[int]:
     """The reader of a loss that reads by itself."""
     return numbers
-
-
-@dataclass
-class _Plan:
-    """The windows of each update, a pure function of the settings, known as far ahead as asked."""
-
-    size: int
-    settings: TrainSettings
-    _orders: dict[int, list[int]] = field(default_factory=dict)
-
-    @property
-    def per_epoch(self) -> int:
-        """Updates in an epoch; the last may be on fewer windows."""
-        return -(-self.size // self.settings.batch_size)
-
-    def __call__(self, update: int) -> tuple[list[int], int]:
-        """Numbers of the windows, and the epoch."""
-        epoch, position = divmod(update, self.per_epoch)
-        if epoch not in self._orders:
-            kept = {known: order for known, order in self._orders.items() if known == epoch - 1}
-            self._orders = kept | {epoch: epoch_order(self.size, self.settings.seed, epoch)}
-        start = position * self.settings.batch_size
-        return self._orders[epoch][start : start + self.settings.batch_size], epoch
-
-    def own(self, update: int) -> tuple[list[int], int]:
-        """As above, of which this process reads its share."""
-        numbers, epoch = self(update)
-        return own_share(numbers), epoch
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +156,7 @@ class _Run:
 
     def __init__(self, problem: Problem, settings: TrainSettings, folder: Path) -> None:
         self.problem, self.settings, self.folder = problem, settings, folder
-        self.module, self.plan = problem.module, _Plan(problem.size, settings)
+        self.module, self.plan = problem.module, Plan(problem.size, settings)
         self.key = storage.fingerprint(problem.key, settings.model_dump(mode="json"))
         self.begin = _sketch([*self.module.state_dict().values(), *problem.alike])
         kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam

@@ -19,10 +19,10 @@ from r2no.data.window import Window, Windows, gather
 from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairObjective, RepairUNet, repair_steps
 from r2no.scoring import Metrics, NormalisedError, Rmse, Watch, mean_square, score
-from r2no.training.config import TrainSettings
 from r2no.training.distributed import LossFunction
 from r2no.training.engine import Problem, TrainResult, Validation, optimise
 from r2no.training.operator import PhysicalOperator
+from r2no.training.schedule import TrainSettings
 from r2no.training.source_cache import SourceCache, Split
 
 

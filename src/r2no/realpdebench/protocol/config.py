@@ -21,7 +21,7 @@ from r2no.errors import ConfigError
 from r2no.reading import read_yaml
 from r2no.realpdebench.systems import SYSTEMS
 from r2no.training import TrainSettings
-from r2no.training.config import Workers
+from r2no.training.schedule import Workers
 
 VALIDATIONS = 50
 _SYSTEM = "cylinder, controlled_cylinder, fsi, foil or combustion."

@@ -19,7 +19,7 @@ from r2no.realpdebench.protocol.inputs import Source, open_source, open_windows
 from r2no.realpdebench.study.studies import BACKBONES, SOURCES, SourceName
 from r2no.realpdebench.systems import SPLITS, SYSTEMS
 from r2no.training import TrainSettings
-from r2no.training.config import Workers
+from r2no.training.schedule import Workers
 
 #: Results of the first format hold other estimates of the theory; all are read.
 FORMATS = ("r2no.bench/1", "r2no.bench/2")

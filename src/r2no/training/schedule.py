@@ -1,11 +1,17 @@
-"""Frozen settings shared by both trainings."""
+"""Settings of both trainings, and what they say of every update: its windows and learning rate.
+
+All are pure functions of the settings, so there is no schedule to resume.
+"""
 
 import math
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field
 
 from r2no.checks import Settings
+from r2no.training.distributed import own_share
 
 #: Processes that read ahead: so many, or as many as pay.
 Workers = Annotated[int, Field(ge=0)] | Literal["auto"]
@@ -57,7 +63,7 @@ class TrainSettings(Settings, frozen=True):
         return max(1, self.total_updates(batches_per_epoch) // self.validations)
 
     def lr_at(self, update: int, batches_per_epoch: int) -> float:
-        """Learning rate of an update, a pure function, so there is no schedule to resume."""
+        """Learning rate of an update."""
         total = self.total_updates(batches_per_epoch)
         if self.schedule == "constant":
             return self.lr
@@ -67,3 +73,37 @@ class TrainSettings(Settings, frozen=True):
             epochs = max(1, math.ceil(total / batches_per_epoch))
             progress = (update // batches_per_epoch) / epochs
         return self.final_lr + (self.lr - self.final_lr) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
+    """Order of the windows in one epoch, a pure function of seed and epoch."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    return torch.randperm(size, generator=generator).tolist()
+
+
+@dataclass
+class Plan:
+    """The windows of each update, a pure function of the settings, known as far ahead as asked."""
+
+    size: int
+    settings: TrainSettings
+    _orders: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def per_epoch(self) -> int:
+        """Updates in an epoch; the last may be on fewer windows."""
+        return -(-self.size // self.settings.batch_size)
+
+    def __call__(self, update: int) -> tuple[list[int], int]:
+        """Numbers of the windows, and the epoch."""
+        epoch, position = divmod(update, self.per_epoch)
+        if epoch not in self._orders:
+            kept = {known: order for known, order in self._orders.items() if known == epoch - 1}
+            self._orders = kept | {epoch: epoch_order(self.size, self.settings.seed, epoch)}
+        start = position * self.settings.batch_size
+        return self._orders[epoch][start : start + self.settings.batch_size], epoch
+
+    def own(self, update: int) -> tuple[list[int], int]:
+        """As above, of which this process reads its share."""
+        numbers, epoch = self(update)
+        return own_share(numbers), epoch
