@@ -59,7 +59,7 @@ def open(
             MATLAB's order).
         units: Where the data have none: one for all channels, one for each, or by name.
         spacing: Of the grid, where the data have no coordinates.
-        time_step: Likewise.
+        time_step: Between frames, where the data have no times.
         allow_sparse: Open files that declare far more values than are in them, such as stores
             with missing chunks; refused otherwise, since a hostile file does the same.
 
