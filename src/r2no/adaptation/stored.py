@@ -101,8 +101,8 @@ def _read_stored(folder: Path, ignored: Collection[str]) -> StoredModel:
             FourierCells.from_state({"index": context["bands"]}, extra["bands"]),
             fields.measured,
             context["depth_errors"],
-            windows=_whole("windows", extra["windows"]),
-            frames=_whole("frames", extra["frames"]),
+            windows=checks.whole("windows", extra["windows"], least=0),
+            frames=checks.whole("frames", extra["frames"], least=0),
         )
         calibration = None
         if BANDS_FILE in manifest["files"]:
@@ -167,11 +167,11 @@ def _fields(content: dict[str, Any]) -> Fields:
     }
     fields = Fields(**parts)
     for name, number in (("history_frames", fields.history_frames), ("grid", len(fields.grid))):
-        _whole(name, number, least=1)
+        checks.whole(name, number)
     for name, numbers in (("grid", fields.grid), ("measured", fields.measured)):
         for number in numbers:
-            _whole(name, number)
-    _whole("horizon_frames", fields.horizon_frames, least=1)
+            checks.whole(name, number, least=0)
+    checks.whole("horizon_frames", fields.horizon_frames)
     for name in ("channels", "conditioning", "units"):
         if not all(isinstance(text, str) for text in getattr(fields, name)):
             raise ValueError(f"`{name}` must hold names")
@@ -183,12 +183,6 @@ def _fields(content: dict[str, Any]) -> Fields:
     if not all(isinstance(step, (int, float)) and 0 < abs(step) < math.inf for step in steps):
         raise ValueError("`spacing` and `time_step` must be finite and not zero")
     return fields
-
-
-def _whole(name: str, value: Any, *, least: int = 0) -> int:
-    if type(value) is not int or value < least:
-        raise ValueError(f"`{name}` must be a whole number from {least} on, but is {value!r}")
-    return value
 
 
 def _check_agreement(stored: StoredModel) -> None:
