@@ -113,6 +113,7 @@ def score(
         windows = Placed(windows, devices.of_sums(device))
 
     def show(numbers: range, window: Window) -> None:
+        watch.charge("data")
         for observer in observers:
             observer.begin(numbers, window)
         for name, forecast in forecaster(numbers, window, watch):
@@ -120,24 +121,36 @@ def score(
                 observer.forecast(name, forecast)
         for observer in observers:
             observer.end()
+        watch.charge("readouts")
 
-    with reporter.step(title, len(windows)) as step:
-        for numbers, window in batches(windows, batch_size, shared=True):
-            watch.charge("data")
-            with devices.memory_named(len(numbers), fewer(show, numbers, window)):
-                show(numbers, window)
-            watch.charge("readouts")
-            step.advance(len(numbers))
+    on_every_batch(show, windows, batch_size=batch_size, title=title, reporter=reporter)
     for observer in observers:
         _add_up(observer)
     return watch.seconds
 
 
-def fewer(
-    work: Callable[[range, Window], Any], numbers: range, window: Window
-) -> Callable[[int], Any]:
-    """The same work on so many windows of a batch."""
-    return lambda size: work(numbers[:size], window.first(size))
+def on_every_batch(
+    work: Callable[[range, Window], object],
+    windows: Windows,
+    *,
+    batch_size: int,
+    title: str,
+    reporter: Reporter,
+) -> None:
+    """Do a pass's work on every batch in order; each of several processes has its share of them.
+
+    Raises:
+        DeviceMemoryError: if a batch does not fit, with how many of its windows do.
+    """
+
+    def attempt(numbers: range, window: Window, size: int) -> object:
+        return work(numbers[:size], window.first(size))
+
+    with reporter.step(title, len(windows)) as step:
+        for numbers, window in batches(windows, batch_size, shared=True):
+            with devices.memory_named(len(numbers), functools.partial(attempt, numbers, window)):
+                work(numbers, window)
+            step.advance(len(numbers))
 
 
 def check_shareable(observers: Sequence[Observer]) -> None:

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from r2no import ranks, storage
 from r2no._types import Operator
-from r2no.data.window import Fields, Windows, batches
+from r2no.data.window import Fields, Window, Windows
 from r2no.ensemble import FittedEnsemble
 from r2no.ensemble.columns import BASE, PARTNER, REPAIR, group_of
 from r2no.errors import ConfigError, NonFiniteError, R2NOError, ShapeError
 from r2no.progress import SILENT, Reporter
+from r2no.scoring import on_every_batch
 from r2no.training import asked, operator_identity, same_answer
 
 RECALL, MEAN, INSTANT = "recall", "mean", "instant"
@@ -115,13 +116,15 @@ class MeanField:
         fields = windows.fields
         total = torch.zeros(*fields.grid, len(fields.channels), dtype=torch.float64)
         count = torch.zeros_like(total)
-        with reporter.step("mean field", len(windows)) as step:
-            for numbers, window in batches(windows, batch_size, shared=True):
-                valid = torch.ones_like(window.target, dtype=torch.bool)
-                valid = valid if window.mask is None else window.mask
-                total += torch.where(valid, window.target, 0).double().sum((0, 1)).cpu()
-                count += valid.sum((0, 1)).cpu()
-                step.advance(len(numbers))
+
+        def add(numbers: range, window: Window) -> None:
+            valid = torch.ones_like(window.target, dtype=torch.bool)
+            valid = valid if window.mask is None else window.mask
+            total.add_(torch.where(valid, window.target, 0).double().sum((0, 1)).cpu())
+            count.add_(valid.sum((0, 1)).cpu())
+
+        title = "mean field"
+        on_every_batch(add, windows, batch_size=batch_size, title=title, reporter=reporter)
         ranks.add_up(total, count)
         space = tuple(range(total.ndim - 1))
         overall = total.sum(space) / count.sum(space).clamp_min(1)

@@ -15,11 +15,11 @@ from r2no._repr import brief_repr
 from r2no._types import Number
 from r2no.adaptation.groups import INSTANT, ColumnGroup, Instant, group_forecasts
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Window, Windows, batches, gather
+from r2no.data.window import Window, Windows, gather
 from r2no.ensemble import ColumnSpectra, DepthErrors, GramAccumulator, GramSums
 from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairUNet, repair_steps
-from r2no.scoring import fewer
+from r2no.scoring import on_every_batch
 from r2no.spectral import FourierCells
 from r2no.training import SourceCache, Split
 
@@ -132,11 +132,7 @@ def gather_sums(
         _roll_out(loops, window, source, part, errors)
         accumulator.add(group[list(numbers)])
 
-    with reporter.step(title, len(windows)) as step:
-        for numbers, window in batches(windows, batch_size, shared=True):
-            with devices.memory_named(len(numbers), fewer(add, numbers, window)):
-                add(numbers, window)
-            step.advance(len(numbers))
+    on_every_batch(add, windows, batch_size=batch_size, title=title, reporter=reporter)
     counted = torch.tensor([errors.windows])
     totals = accumulator.collected()
     errors.collect()
