@@ -16,7 +16,7 @@ from torch import Tensor
 from r2no import devices, ranks
 from r2no._types import Operator
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Placed, Window, Windows, batches
+from r2no.data.window import Placed, Window, Windows, on_every_batch
 from r2no.ensemble import DepthErrors
 from r2no.errors import ConfigError
 from r2no.metrics import Accumulator, MetricBatches, Target
@@ -127,30 +127,6 @@ def score(
     for observer in observers:
         _add_up(observer)
     return watch.seconds
-
-
-def on_every_batch(
-    work: Callable[[range, Window], object],
-    windows: Windows,
-    *,
-    batch_size: int,
-    title: str,
-    reporter: Reporter,
-) -> None:
-    """Do a pass's work on every batch in order; each of several processes has its share of them.
-
-    Raises:
-        DeviceMemoryError: if a batch does not fit, with how many of its windows do.
-    """
-
-    def attempt(numbers: range, window: Window, size: int) -> object:
-        return work(numbers[:size], window.first(size))
-
-    with reporter.step(title, len(windows)) as step:
-        for numbers, window in batches(windows, batch_size, shared=True):
-            with devices.memory_named(len(numbers), functools.partial(attempt, numbers, window)):
-                work(numbers, window)
-            step.advance(len(numbers))
 
 
 def check_shareable(observers: Sequence[Observer]) -> None:

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from r2no import ranks, storage
 from r2no._types import Operator
-from r2no.data.window import Fields, Window, Windows
+from r2no.data.window import Fields, Window, Windows, on_every_batch
 from r2no.ensemble import FittedEnsemble
 from r2no.ensemble.columns import BASE, PARTNER, REPAIR, group_of
 from r2no.errors import ConfigError, NonFiniteError, R2NOError, ShapeError
 from r2no.progress import SILENT, Reporter
-from r2no.scoring import on_every_batch
 from r2no.training import asked, operator_identity, same_answer
 
 RECALL, MEAN, INSTANT = "recall", "mean", "instant"

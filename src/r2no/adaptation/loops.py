@@ -15,11 +15,10 @@ from r2no._repr import brief_repr
 from r2no._types import Number
 from r2no.adaptation.groups import INSTANT, ColumnGroup, Instant, group_forecasts
 from r2no.data.normalise import Normaliser
-from r2no.data.window import Window, Windows, gather
+from r2no.data.window import Window, Windows, gather, on_every_batch
 from r2no.ensemble import ColumnSpectra, DepthErrors, GramAccumulator, GramSums
 from r2no.progress import SILENT, Reporter
 from r2no.repair_loop import RepairUNet, repair_steps
-from r2no.scoring import on_every_batch
 from r2no.spectral import FourierCells
 from r2no.training import SourceCache, Split
 

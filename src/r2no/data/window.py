@@ -2,8 +2,9 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,13 +12,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from r2no import ranks
+from r2no import devices, ranks
 from r2no._repr import brief_repr, named_units
 from r2no._types import Grid, Number
 from r2no.data import readers
 from r2no.data.ahead import ahead
 from r2no.devices import CPU, sent
 from r2no.errors import ConfigError, EmptySplitError, ShapeError
+from r2no.progress import Reporter
 from r2no.storage import fingerprint
 
 
@@ -290,3 +292,27 @@ def batches(
     with contextlib.closing(read):
         for numbers, batch in zip(parts, read, strict=True):
             yield numbers, batch if device is None else batch.to(device)
+
+
+def on_every_batch(
+    work: Callable[[range, Window], object],
+    windows: Windows,
+    *,
+    batch_size: int,
+    title: str,
+    reporter: Reporter,
+) -> None:
+    """Do a pass's work on every batch in order; each of several processes has its share of them.
+
+    Raises:
+        DeviceMemoryError: if a batch does not fit, with how many of its windows do.
+    """
+
+    def attempt(numbers: range, window: Window, size: int) -> object:
+        return work(numbers[:size], window.first(size))
+
+    with reporter.step(title, len(windows)) as step:
+        for numbers, window in batches(windows, batch_size, shared=True):
+            with devices.memory_named(len(numbers), partial(attempt, numbers, window)):
+                work(numbers, window)
+            step.advance(len(numbers))
