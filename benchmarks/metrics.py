@@ -9,8 +9,9 @@ benchmark would run it, and in float64, where the two must agree to 1e-6. Times 
 seconds, best of interleaved runs; ``ten_seconds`` is for ten forecasts held against one target. The
 last lines stream 1,000 windows through one accumulator and report how its peak memory grows.
 
-With ``--against`` only ``evaluate`` of this checkout is compared with that of another one, in two
-processes that take turns: its processor seconds on the same float32 windows, and the ratio.
+With ``--against`` only this checkout is compared with another one, in two processes that take
+turns: processor seconds for the same float32 windows, of one forecast and of each of ten that are
+held against one target (one after the other where a checkout has no ``Target``), and their ratios.
 """
 
 import json
@@ -147,26 +148,29 @@ def stream(shape: tuple[int, ...], windows: int = 1000, batch: int = 8) -> dict[
     return {"windows": windows, "growth_mb": peak_megabytes() - settled}
 
 
-def against(other: Path, shape: tuple[int, ...], repeats: int = 20) -> dict[str, float]:
-    """Processor seconds of ``evaluate`` of both checkouts, by turns in a process each."""
+def against(other: Path, shape: tuple[int, ...], repeats: int = 12) -> dict[str, dict[str, float]]:
+    """Processor seconds of both checkouts, by turns in a process each."""
     workers = {"other": _worker(other.resolve(), shape), "ours": _worker(HERE, shape)}
-    times: dict[str, list[float]] = {name: [] for name in workers}
+    times: dict[str, list[list[float]]] = {name: [] for name in workers}
     for _ in range(repeats):
         for name, worker in workers.items():
             assert worker.stdin is not None
             assert worker.stdout is not None
             worker.stdin.write("\n")
             worker.stdin.flush()
-            times[name].append(float(worker.stdout.readline()))
+            times[name].append(json.loads(worker.stdout.readline()))
     for worker in workers.values():
         worker.communicate()
-    best = {name: min(values) for name, values in times.items()}
-    median = {name: statistics.median(values) for name, values in times.items()}
-    return {
-        **{f"{name}_seconds": value for name, value in best.items()},
-        "speedup_best": best["other"] / best["ours"],
-        "speedup_median": median["other"] / median["ours"],
-    }
+    found = {}
+    for place, what in enumerate(("one_forecast", "each_of_ten")):
+        theirs, ours = ([turn[place] for turn in times[name]] for name in ("other", "ours"))
+        found[what] = {
+            "other_seconds": min(theirs),
+            "ours_seconds": min(ours),
+            "speedup_best": min(theirs) / min(ours),
+            "speedup_median": statistics.median(theirs) / statistics.median(ours),
+        }
+    return found
 
 
 def _worker(checkout: Path, shape: tuple[int, ...]) -> "subprocess.Popen[str]":
@@ -185,14 +189,22 @@ def _worker(checkout: Path, shape: tuple[int, ...]) -> "subprocess.Popen[str]":
 
 
 def answer(shape: tuple[int, ...]) -> None:
-    """Print the seconds of one call for each line that comes in; the first calls do not count."""
+    """Print the seconds of both for each line that comes in; the first calls do not count."""
     prediction, target = example(shape)
-    for _ in range(2):
+
+    def one() -> None:
         evaluate(prediction, target, measured=shape[-1])
+
+    def ten() -> None:
+        if hasattr(metrics, "Target"):
+            ten_forecasts(prediction, target)
+        else:
+            for _ in range(10):
+                one()
+
+    ten()
     for _ in sys.stdin:
-        print(
-            processor_seconds(lambda: evaluate(prediction, target, measured=shape[-1])), flush=True
-        )
+        print(json.dumps([processor_seconds(one), processor_seconds(ten) / 10]), flush=True)
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ import html
 import importlib
 import inspect
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -183,3 +185,26 @@ def test_notebooks_show_tables_with_everything_escaped(things: list[Any]) -> Non
     assert html.escape(adapted.HOSTILE) in text
     assert html.escape("<b>") in text
     assert str(adapted.model().verdict) in html.unescape(text)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["adapt", "--help"], ["--version"]])
+def test_what_computes_nothing_does_not_wait_for_pytorch(arguments: list[str]) -> None:
+    program = (
+        "import sys, r2no\n"
+        "if sys.argv[1:]:\n"
+        "    from r2no.cli.main import app\n"
+        "    app(standalone_mode=False)\n"
+        "assert not {'torch', 'xarray'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_the_package_has_what_it_lists_and_no_more() -> None:
+    for name in r2no.__all__:
+        assert getattr(r2no, name) is not None
+    assert set(r2no.__all__) <= set(dir(r2no))
+    packages = {module.name for module in pkgutil.iter_modules(r2no.__path__) if module.ispkg}
+    assert packages - {"cli"} <= set(dir(r2no))
+    with pytest.raises(AttributeError, match="adpat"):
+        r2no.adpat  # noqa: B018

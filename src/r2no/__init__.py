@@ -1,11 +1,10 @@
 """Adapt simulation-pretrained neural operators to real measurements."""
-# ruff: noqa: E402 - what is imported must not come from the working folder
 
 __version__ = "0.1.0"
 
 import importlib
 import sys
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 
 def _leave_out_working_folder() -> None:
@@ -26,11 +25,12 @@ def _leave_out_working_folder() -> None:
 
 _leave_out_working_folder()
 
-from r2no import backbones, data, errors, metrics, operators, spectral
-from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, load
-from r2no.ensemble import SpectralEnsemble
-from r2no.repair_loop import RepairUNet, repair
-from r2no.spectral import FourierCells
+if TYPE_CHECKING:
+    from r2no import backbones, data, errors, metrics, operators, spectral
+    from r2no.adaptation import AdaptedModel, AdaptSettings, adapt, load
+    from r2no.ensemble import SpectralEnsemble
+    from r2no.repair_loop import RepairUNet, repair
+    from r2no.spectral import FourierCells
 
 __all__ = [
     "AdaptSettings",
@@ -49,10 +49,34 @@ __all__ = [
     "spectral",
 ]
 
-_LATER = ("realpdebench", "report", "wake")  # loaded when asked for
+#: Public names and their homes, which are loaded when they are asked for: they bring PyTorch.
+_HOMES = {
+    "AdaptSettings": "adaptation",
+    "AdaptedModel": "adaptation",
+    "FourierCells": "spectral",
+    "RepairUNet": "repair_loop",
+    "SpectralEnsemble": "ensemble",
+    "adapt": "adaptation",
+    "load": "adaptation",
+    "repair": "repair_loop",
+}
+_PACKAGES = {
+    *("adaptation", "backbones", "data", "devices", "ensemble", "errors", "metrics", "operators"),
+    *("ranks", "realpdebench", "repair_loop", "report", "runs", "scoring", "settings", "spectral"),
+    *("storage", "training", "wake"),
+}
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name in _LATER:
-        return importlib.import_module(f"r2no.{name}")
-    raise AttributeError(f"module 'r2no' has no attribute {name!r}")
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        found = getattr(importlib.import_module(f"r2no.{_HOMES[name]}"), name)
+    elif name in _PACKAGES:
+        found = importlib.import_module(f"r2no.{name}")
+    else:
+        raise AttributeError(f"module 'r2no' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})

@@ -450,9 +450,9 @@ def test_merged_sites_equal_the_pooled_fit(model, splits):
 
 def test_a_recording_too_short_to_part_is_added_as_one_block(model, splits):
     """Judged by fits without it, and seen by those of all other folds but one."""
-    short = ArrayWindows([travelling_wave(30)[:10]], 4, 4, measured=(0,))
     wider = model
-    for _ in range(2):
+    for seed in (30, 31):
+        short = ArrayWindows([travelling_wave(seed)[:10]], 4, 4, measured=(0,))
         before, wider = wider, wider.update(short)
         sums, folds, new = (
             wider.ensemble.sums,
@@ -487,6 +487,21 @@ def test_a_short_recording_is_added_under_published_cells_too(splits):
     wider = model.update(short)
     assert float(wider.ensemble.sums.windows.sum()) == len(splits["fit"]) + len(short)
     assert wider.ensemble.ridge in wider.ensemble.ridge_scores
+
+
+def test_windows_that_a_model_has_are_not_added_again(model, splits, tmp_path):
+    with pytest.raises(ConfigError, match="in the model already"):
+        model.update(splits["fit"])
+    more, most = (
+        ArrayWindows([travelling_wave(n) for n in seeds], 4, 4, measured=(0,))
+        for seeds in (range(30, 32), range(32, 34))
+    )
+    wider = model.update(more).update(most)
+    again = r2no.load(wider.save(tmp_path / "wider.r2no"), Source())
+    for known in (splits["fit"], more, most):
+        for each in (wider, again):
+            with pytest.raises(ConfigError, match="in the model already"):
+                each.update(known)
 
 
 def test_merge_refuses_other_sources_and_modules(model, splits):

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from r2no import runs, storage
+from r2no import backbones, runs, storage
 from r2no.cli import main
 from r2no.cli.app import MovedError, say_json
 from r2no.errors import ConfigError
@@ -33,6 +33,12 @@ def test_commands_stand_in_two_wings() -> None:
     root: Any = typer.main.get_command(main.app)
     assert visible(root) == OWN | {"bench"}
     assert visible(root.commands["bench"]) == BENCH
+
+
+def test_the_demo_names_every_network() -> None:
+    root: Any = typer.main.get_command(main.app)
+    told = next(each.help for each in root.commands["demo"].params if each.name == "backbone")
+    assert told == f"Source network: {', '.join(backbones.names())}."
 
 
 def test_printed_json_is_what_a_file_would_hold(tmp_path: Path, capsys) -> None:

@@ -218,6 +218,10 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
             "`windows` must have the model's grid, frames and channels, but got "
             f"{windows.fields} instead of {model.fields}."
         )
+    if windows.fingerprint in _fits(model):
+        raise ConfigError(
+            "`windows` are in the model already, and would count twice. Update with new ones."
+        )
     with workplace() as work:
         cache = cached_source(
             model.source, windows, work, batch_size=model.settings.batch_size, reporter=reporter
@@ -238,7 +242,7 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
             recordings=trajectories(windows) if known else None,
             like=model.ensemble,
         )
-        provenance = {**model.provenance, "fit": windows.fingerprint}
+        provenance = {**model.provenance, "fit": windows.fingerprint, "merged": []}
         added = replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance)
         weights = [model.ensemble.weights] if short else None  # which never saw these windows
         added = calibrated(added, windows, held_out, cache, reporter, weights=weights)
@@ -261,14 +265,19 @@ def merged(model: AdaptedModel, other: AdaptedModel) -> AdaptedModel:
     both = None
     if model.calibration is not None and other.calibration is not None:
         both = model.calibration.merge(other.calibration)
-    fits = [model.provenance["fit"], other.provenance["fit"]]
     return replace(
         model,
         ensemble=model.ensemble.merge(other.ensemble).settled(),
         fit_errors=model.fit_errors.merge(other.fit_errors),
-        provenance={**model.provenance, "merged": fits},
+        provenance={**model.provenance, "merged": _fits(model) + _fits(other)},
         calibration=both,
     )
+
+
+def _fits(model: AdaptedModel) -> list[Any]:
+    """The fingerprints of all windows that are in the sums."""
+    known = model.provenance.get("merged")
+    return list(known) if known else [model.provenance["fit"]]
 
 
 @torch.no_grad()

@@ -315,6 +315,7 @@ class AdaptedModel:
         short to part is one block.
 
         Raises:
+            ConfigError: if the model has these windows already.
             GridMismatchError: if frames, grid or channels are others than the model's.
         """
         from r2no.adaptation.adapting import updated

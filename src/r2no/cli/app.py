@@ -5,15 +5,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from r2no import storage
 from r2no.errors import ConfigError, FileMissingError, R2NOError
 
 app = typer.Typer(
@@ -21,10 +20,36 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Adapt simulation-pretrained neural operators to real measurements.",
 )
+
+
+class _Later(TyperGroup):
+    """A group whose commands are made when one is asked for: their configs bring PyTorch."""
+
+    _known: dict[str, Any]
+
+    @property  # type: ignore[override]
+    def commands(self) -> dict[str, Any]:
+        """By name."""
+        if not self._known:
+            import r2no.cli.bench  # noqa: F401  (its commands register themselves)
+
+            self._known = vars(typer.main.get_group(bench_app))["_known"]
+        return self._known
+
+    @commands.setter
+    def commands(self, known: dict[str, Any]) -> None:
+        self._known = known
+
+
 bench_app = typer.Typer(
-    no_args_is_help=True, help="RealPDEBench: its data, its protocol, the paper's experiments."
+    cls=_Later,
+    no_args_is_help=True,
+    help="RealPDEBench: its data, its protocol, the paper's experiments.",
 )
 app.add_typer(bench_app, name="bench")
+if TYPE_CHECKING:
+    from r2no.progress import Reporter
+
 console = Console(markup=False, emoji=False)  # names and paths are printed as they are
 
 
@@ -56,7 +81,16 @@ def say(*lines: str | Text) -> None:
 
 def say_json(content: Any) -> None:
     """Print values as JSON, by the one rule of our files: no NaN, no infinity."""
+    from r2no import storage
+
     typer.echo(storage.json_text(content), nl=False)
+
+
+def reporter() -> "Reporter":
+    """What shows progress on the terminal."""
+    from r2no.progress import Reporter
+
+    return Reporter()
 
 
 def check_exists(path: Path, words: str) -> None:
@@ -137,8 +171,9 @@ class HalfMoved(TyperCommand):
         """Refuse the options that moved, before the parser calls them unknown."""
         name = str(self.name)
         mine = {option for parameter in self.params for option in parameter.opts}
-        given = {word.split("=")[0] for word in args}
-        if given & (_bench_options(name) - mine - {"--help"}):
+        given = {word.split("=")[0] for word in args if word.startswith("--")}
+        unknown = given - mine - {"--help"}
+        if unknown and unknown & _bench_options(name):
             error = moved(name, f"bench {name}", args)
             raise MovedError(f"{error} With data of your own, settings stand in the YAML file.")
         return super().parse_args(ctx, args)

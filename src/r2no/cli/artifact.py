@@ -7,17 +7,9 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from r2no import backbones, storage
-from r2no.adaptation.group_files import columns_in_words
-from r2no.adaptation.stored import is_artifact, is_intact, read_manifest, understood
-from r2no.checks import choice
 from r2no.cli import options
-from r2no.cli.app import HalfMoved, app, check_exists, command_line, say, say_json, shown
-from r2no.data import open as open_data
-from r2no.data.files import is_data
-from r2no.data.recordings import look_for_gaps
+from r2no.cli.app import HalfMoved, app, check_exists, command_line, reporter, say, say_json, shown
 from r2no.errors import ConfigError
-from r2no.progress import Reporter
 
 Artifact = Annotated[Path, typer.Argument(help="Folder that `r2no adapt` wrote.")]
 TrustSource = Annotated[
@@ -65,6 +57,7 @@ def predict(
     Example: r2no predict wake.r2no piv.nc --out forecast.nc --coverage 0.5 0.9
     """
     from r2no.adaptation import load, write_predictions
+    from r2no.checks import choice
     from r2no.data import open as open_data
     from r2no.devices import choose, describe
     from r2no.training import load_operator
@@ -87,7 +80,7 @@ def predict(
         coverage=wanted or None,
         batch_size=batch_size,
         overwrite=overwrite,
-        reporter=Reporter(),
+        reporter=reporter(),
     )
     say(*_unfamiliar(path), f'Wrote {path}. Open it with `xarray.open_dataset("{path}")`.')
 
@@ -138,6 +131,7 @@ def evaluate(
 
     Example: r2no evaluate runs/piv/model.r2no --output scores.json
     """
+    from r2no import storage
     from r2no.runs import evaluate_own
 
     check_exists(artifact, "There is no artifact")
@@ -147,7 +141,7 @@ def evaluate(
         trust_source=trust_source,
         device=device,
         batch_size=batch_size,
-        reporter=Reporter(),
+        reporter=reporter(),
     )
     say_json(found)  # first: the file may not be writable
     if output is not None:
@@ -171,7 +165,7 @@ def report(
 
     check_exists(artifact, "There is no artifact")
 
-    path = write_report(artifact, out, title=title, command=command_line(), reporter=Reporter())
+    path = write_report(artifact, out, title=title, command=command_line(), reporter=reporter())
     size = path.stat().st_size / 1e6
     say(f"Wrote {path} ({size:.1f} MB).")
 
@@ -192,6 +186,8 @@ def inspect(
 
     Example: r2no inspect piv.mat --mask typevector=1 --units mm/s --time-step 0.01
     """
+    from r2no.data.files import is_data
+
     path = Path(paths[0])
     if len(paths) > 1 or is_data(paths[0]):
         found = _data(paths, options.opening(**about))
@@ -208,6 +204,9 @@ def inspect(
 
 def _data(paths: list[str], about: dict[str, Any]) -> dict[str, Any]:
     """How data files are understood, and the share of missing values."""
+    from r2no.data import open as open_data
+    from r2no.data.recordings import look_for_gaps
+
     data = open_data(paths, **about)
     missing, counted = look_for_gaps(data.recordings)
     return {
@@ -232,6 +231,8 @@ def _checkpoint(path: Path) -> dict[str, Any]:
     """What a file of weights holds and which networks it fits."""
     if not path.is_file():
         raise ConfigError(f"There is no file or folder `{path}`.")
+    from r2no import backbones
+
     found = backbones.describe(path)
     notes = {key: value for key, value in found.context.items() if key != "normalisers"}
     return {
@@ -252,6 +253,10 @@ def _checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _artifact(folder: Path) -> dict[str, Any]:
+    """The manifest, and whether its files are as it says."""
+    from r2no.adaptation.group_files import columns_in_words
+    from r2no.adaptation.stored import is_artifact, is_intact, read_manifest, understood
+
     if not is_artifact(folder):
         raise ConfigError(f"`{folder}` has no manifest.json, so it is no artifact, and no data.")
     manifest = read_manifest(folder)

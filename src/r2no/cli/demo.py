@@ -7,12 +7,10 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from r2no.backbones import names
 from r2no.cli import options
-from r2no.cli.app import app, command_line, console, say, what_helped
-from r2no.ensemble import Verdict
-from r2no.ensemble.verdict import readable
-from r2no.progress import Reporter
+from r2no.cli.app import app, command_line, console, reporter, say, what_helped
+
+_NETWORKS = "unet, deeponet, fno, cno, transolver, dpot_s"
 
 
 @app.command()
@@ -23,7 +21,7 @@ def demo(
     members: Annotated[int, typer.Option(min=0, help="Repair modules; 0 trains none.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Seed of data and networks.")] = 0,
     quick: Annotated[bool, typer.Option(help="A smaller run, for a first look.")] = False,
-    backbone: Annotated[str, typer.Option(help=f"Source network: {', '.join(names())}.")] = "fno",
+    backbone: Annotated[str, typer.Option(help=f"Source network: {_NETWORKS}.")] = "fno",
     device: options.Device = "auto",
 ) -> None:
     """Run the whole method on the built-in wake: train, adapt, score, show.
@@ -37,7 +35,7 @@ def demo(
     from r2no.wake.demo import DemoSettings, run_demo
 
     settings = DemoSettings(seed=seed, members=members, quick=quick, backbone=backbone)
-    results = run_demo(out, settings, device=device, reporter=Reporter(), command=command_line())
+    results = run_demo(out, settings, device=device, reporter=reporter(), command=command_line())
     console.print(_score_table(results["readouts"]))
     console.print(what_helped(results["contributions"]))
     for note in _ensemble_notes(results["ensembles"]):
@@ -72,6 +70,8 @@ def _chain_words(chain: dict[str, Any]) -> str:
     levels = zip(chain["levels"], chain["penalties"], strict=True)
     steps = [f"{_cells_name(*size)} (ridge {ridge:g})" for size, ridge in levels]
     start = chain["start"]
+    from r2no.ensemble.verdict import readable
+
     words = " > ".join(steps if start is None else [readable(start), *steps])
     return f"{words}, without repairs" if chain["free"] else words
 
@@ -83,6 +83,8 @@ def _cells_name(radial: int, angular: int, leads: int) -> str:
 
 def _ensemble_notes(ensembles: dict[str, dict[str, Any]]) -> Iterator[str]:
     """What the held-out blocks decided: at once (r2no_m0), then with repair."""
+    from r2no.ensemble import Verdict
+
     for name in sorted(ensembles):
         found = ensembles[name]
         if found["verdict"] is None:

@@ -3,14 +3,15 @@
 import errno
 import io
 import multiprocessing
+import os
 import signal
 import sys
+from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console
 from rich.text import Text
 
-from r2no import ranks
-from r2no.cli import artifact, bench, demo, own  # noqa: F401  (each registers itself)
+from r2no.cli import artifact, demo, own  # noqa: F401  (each registers itself)
 from r2no.cli.app import MovedError, app, shown
 from r2no.errors import R2NOError
 
@@ -40,13 +41,26 @@ def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def _of_torchrun() -> bool:
+    return "WORLD_SIZE" in os.environ
+
+
+def _group() -> AbstractContextManager[None]:
+    """The processes that ``torchrun`` started, as one; without them PyTorch is not needed yet."""
+    if not _of_torchrun():
+        return nullcontext()
+    from r2no import ranks
+
+    return ranks.group()
+
+
 def main() -> None:
     """Entry point: named errors become one clear line and exit code 1, or 2 for what moved."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # names that its encoding lacks are spelled out
         sys.stdout.reconfigure(errors="backslashreplace")
     before = signal.signal(signal.SIGINT, _interrupted)
     try:
-        with ranks.group():
+        with _group():
             app()
     except (R2NOError, OSError) as error:
         said = str(error)
@@ -56,7 +70,10 @@ def main() -> None:
             said = f"{said}. {_REFUSED[error.errno]}"
         line = Text.assemble((type(error).__name__, "bold red"), ": ", shown(said))
         Console(stderr=True).print(line, soft_wrap=True)
-        ranks.ends_at_once()
+        if _of_torchrun():
+            from r2no import ranks
+
+            ranks.ends_at_once()
         sys.exit(2 if isinstance(error, MovedError) else 1)
     finally:
         signal.signal(signal.SIGINT, before)

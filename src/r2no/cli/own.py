@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from r2no import storage
 from r2no.cli import options
 from r2no.cli.app import (
     HalfMoved,
@@ -15,12 +14,12 @@ from r2no.cli.app import (
     command_line,
     config_told,
     console,
+    reporter,
     say,
     say_json,
     shown,
     what_helped,
 )
-from r2no.progress import Reporter
 
 Config = Annotated[
     Path, typer.Argument(help="YAML file: data, source, adapt, out; see `r2no schema`.")
@@ -47,12 +46,13 @@ def adapt(
 
     Example: r2no adapt own.yaml --out runs/piv
     """
+    from r2no import storage
     from r2no.runs import read_own_config, run_own_adaptation
 
     given = options.given(out=out, members=members, minutes=minutes, seed=seed, device=device)
     with config_told(config):
         own = read_own_config(config, given)
-    path = run_own_adaptation(own, reporter=Reporter(), command=command_line())
+    path = run_own_adaptation(own, reporter=reporter(), command=command_line())
     if helped := storage.read_json(path.parent / "run.json")["contributions"]:
         console.print(what_helped(helped))
     say(
@@ -115,6 +115,7 @@ def schema(
 
     Example: r2no schema --output r2no.schema.json
     """
+    from r2no import storage
     from r2no.runs import config_schema
 
     if output is None:

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from r2no.cli import options
-from r2no.cli.app import bench_app, check_exists, command_line, say, say_json
-from r2no.progress import Reporter
+from r2no.cli.app import bench_app, check_exists, command_line, reporter, say, say_json
 from r2no.realpdebench.protocol.config import AdaptConfig, EvaluateConfig, TrainConfig, read_config
 
 ConfigFile = Annotated[
@@ -30,7 +29,7 @@ def train(config: ConfigFile = None, **given: Any) -> None:
     from r2no.realpdebench.protocol.run import run_training
 
     wanted = read_config(TrainConfig, config, options.given(**given))
-    found = run_training(wanted, reporter=Reporter())
+    found = run_training(wanted, reporter=reporter())
     path = found["checkpoint"]
     say(
         f"Validation RMSE {found['best_validation_rmse']:.6g} at update {found['best_update']}. "
@@ -52,7 +51,7 @@ def adapt(config: ConfigFile = None, **given: Any) -> None:
     from r2no.realpdebench.protocol.run import run_adaptation
 
     wanted = read_config(AdaptConfig, config, options.given(**given))
-    path = run_adaptation(wanted, reporter=Reporter(), command=command_line())
+    path = run_adaptation(wanted, reporter=reporter(), command=command_line())
     say(f"Wrote {path}. Score it with `r2no bench evaluate {path} --data ROOT`.")
 
 
@@ -75,5 +74,5 @@ def evaluate(
     from r2no.realpdebench.protocol.run import run_evaluation
 
     wanted = read_config(EvaluateConfig, config, options.given(model=model, **given))
-    result = run_evaluation(wanted, reporter=Reporter())
+    result = run_evaluation(wanted, reporter=reporter())
     say_json(result)

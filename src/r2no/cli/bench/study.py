@@ -10,8 +10,7 @@ from rich.table import Table
 
 from r2no.checks import choice
 from r2no.cli import options
-from r2no.cli.app import bench_app, console, say, say_json
-from r2no.progress import Reporter
+from r2no.cli.app import bench_app, console, reporter, say, say_json
 from r2no.realpdebench.study.config import BenchConfig
 
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
@@ -63,7 +62,7 @@ def run(
 
     configs, outcomes = _configs(norms, study), []
     for config in configs:
-        outcomes += run_bench(config, jobs=jobs, threads=threads, reporter=Reporter())
+        outcomes += run_bench(config, jobs=jobs, threads=threads, reporter=reporter())
     failed = [outcome for outcome in outcomes if outcome.state == "failed"]
     out = configs[0].out
     say(
@@ -134,7 +133,7 @@ def submit(
     wanted = ClusterConfig(**{**stored, **asked})
     configs, names = _configs(norms, study), []
     for config in configs:
-        names += submit_study(config, wanted, executor=executor, reporter=Reporter())
+        names += submit_study(config, wanted, executor=executor, reporter=reporter())
     verb, out = "Ran" if executor == "local" else "Queued", configs[0].out
     say(f"{verb} {len(names)} jobs. See how they do with `r2no bench status --run {out}`.")
 
