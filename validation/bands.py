@@ -103,9 +103,9 @@ def recordings(wake, out, **settings):
     return make_wake(chosen.seed, cache=out, settings=chosen).real_test
 
 
-def further(wake, out, count):
+def further(wake, out, count, first=1000):
     """More recordings of a wake: a new draw of all but the viscosity, which its splits share."""
-    seed = 1000 + wake.settings.seed
+    seed = first + wake.settings.seed
     drawn = replace(wake.settings, **FEW, real_test=count)
     offset = _Draws.draw(drawn, torch.Generator().manual_seed(seed)).viscosity_offset
     alike = (1 + offset) / (1 + wake.viscosity_offset)
