@@ -45,7 +45,7 @@ class Weighed(calibrating._Task):
 def inside(residuals, coverage):
     """Shares of each fold's residuals inside bands that knew nothing of them."""
     shares = []
-    for fit, score in residuals.folds:
+    for fit, judged in residuals.folds:
         kept = [(tuple(set(f) & set(fit)), tuple(set(s) & set(fit))) for f, s in residuals.folds]
         known = [(f or tuple(set(fit) - set(s)), s) for f, s in kept if s]
         folds = tuple((f, s) for f, s in known if f)
@@ -67,7 +67,7 @@ def inside(residuals, coverage):
         except EmptySplitError:
             continue
         held, usual = [], residuals.usual(fit)
-        for group in score:
+        for group in judged:
             sizes, places = residuals.of(group)
             steeper = residuals.relative(group, usual) ** bands.exponent
             held.append(sizes <= steeper * width[places])
