@@ -19,7 +19,9 @@ spread's, at most 10 % of each wake's test windows ring at level 0.1, and 80 % o
 """
 
 import argparse
+import contextlib
 import datetime
+import itertools
 import platform
 import sys
 from dataclasses import replace
@@ -33,6 +35,7 @@ from r2no.adaptation import adapt
 from r2no.data.window import batches
 from r2no.ensemble.bands import Bands
 from r2no.ensemble.residuals import Residuals
+from r2no.errors import NonFiniteError
 from r2no.metrics import BandScores
 from r2no.progress import Reporter
 from r2no.wake import make_wake
@@ -113,6 +116,19 @@ def further(wake, out, count, first=1000):
     return recordings(wake, out, seed=seed, real_test=count, reynolds=(alike * low, alike * high))
 
 
+def beyond(wake, out, reynolds, count):
+    """Recordings of another range of Reynolds numbers, new ones for each wake if count says so.
+
+    300 is near the highest that the lattice carries: after a draw that diverges comes another.
+    """
+    if not count:
+        return recordings(wake, out, reynolds=reynolds, real_frames=50, seed=5, real_test=2)
+    drawn = {"reynolds": reynolds, "real_frames": 50, "real_test": -(-count // 4)}
+    for seed in itertools.count(2000 + wake.settings.seed, 1000):
+        with contextlib.suppress(NonFiniteError):
+            return recordings(wake, out, seed=seed, **drawn)
+
+
 def rung(p_values, windows):
     """Share of the windows with p <= 0.1, and of the recordings of which most windows have."""
     rings, recording = (p_values <= 0.1).double(), windows.origins[:, 0]
@@ -135,11 +151,8 @@ def wake_case(seed, members, count, out):
     test = further(wake, out, count) if count else wake.real_test
     found, p_values = score(model, constant, test)
     alarms = {"test": rung(p_values, test)}
-    drawn = (
-        {"seed": 2000 + seed, "real_test": -(-count // 4)} if count else {"seed": 5, "real_test": 2}
-    )
     for low, high in OTHERS:
-        other = recordings(wake, out, reynolds=(low, high), real_frames=50, **drawn)
+        other = beyond(wake, out, (low, high), count)
         p_values = torch.cat([model.familiar(w.history) for _, w in batches(other, 8)])
         alarms[f"Re {low:g}-{high:g}"] = rung(p_values, other)
     return found, alarms
