@@ -1,6 +1,6 @@
 """Whether bands that hold too often or too seldom are wrong by calibration, or by other data.
 
-    python -m validation.band_bias [--seeds 0 1 2] [--frames FRAMES]
+    python -m validation.band_bias [--seeds 0 1 2] [--together 7] [--frames FRAMES]
         [--systems cylinder combustion] [--out FOLDER]
 
 Models of `validation.bands --members 0`, three coverages each: *inside the fit*, blocks of every
@@ -8,6 +8,12 @@ fold held against bands calibrated on the blocks that it fits on only, so calibr
 here; *weights of the folds* on the test windows, within the bands as they are: what differs from
 the nominal is test windows unlike those of the fit; *the model* on the test windows, which differs
 from the folds by the data these lack. ± is the standard error over blocks, from their spread.
+
+With --together another table for the wakes instead: so many recordings drawn at once, each scored
+by the fit on the others, as new to them as they are to each other. Recordings of a test split are
+not quite: fit and test are drawn one from each of equal parts of the range of Reynolds numbers, so
+one that is held out lies farther from those that are left than a test recording from those of the
+fit. ± is the standard error over recordings, and over wakes for the mean.
 """
 
 import argparse
@@ -16,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from validation.bands import COVERAGES, QUIET
+from validation.bands import COVERAGES, QUIET, adapted, further, rung, score
 from validation.little_data import operators
 
 from r2no.adaptation import adapt, calibrating
@@ -39,7 +45,7 @@ class Weighed(calibrating._Task):
 def inside(residuals, coverage):
     """Shares of each fold's residuals inside bands that knew nothing of them."""
     shares = []
-    for fit, score in residuals.folds:
+    for fit, judged in residuals.folds:
         kept = [(tuple(set(f) & set(fit)), tuple(set(s) & set(fit))) for f, s in residuals.folds]
         known = [(f or tuple(set(fit) - set(s)), s) for f, s in kept if s]
         folds = tuple((f, s) for f, s in known if f)
@@ -61,7 +67,7 @@ def inside(residuals, coverage):
         except EmptySplitError:
             continue
         held, usual = [], residuals.usual(fit)
-        for group in score:
+        for group in judged:
             sizes, places = residuals.of(group)
             steeper = residuals.relative(group, usual) ** bands.exponent
             held.append(sizes <= steeper * width[places])
@@ -98,15 +104,63 @@ def case(name, source, train, fit, test, **options):
         )
 
 
+def left_out(seed, number, out):
+    """Coverages of each of some recordings by a fit on the others; shares of windows that ring."""
+    settings = DemoSettings(seed=seed, members=0)
+    wake, pretrained, source, work = prepare(out, settings, QUIET)
+    drawn, found, rings = further(wake, out, number, first=3000), [], []
+    for one in range(number):
+        model, constant = adapted(
+            source,
+            wake.real_train,
+            drawn.subset([other for other in range(number) if other != one]),
+            also={"pretrained": pretrained},
+            settings=settings.adapt(),
+            normalisers=source.normalisers,
+            folder=work,
+        )
+        test = drawn.subset([one])
+        scored, p_values = score(model, constant, test)
+        found.append([row["coverage"] for row in scored["bands"]["rows"]])
+        rings.append(rung(p_values, test)[0])
+    return np.array(found), np.array(rings)
+
+
+def show(name, shares, rings):
+    """A row of that table."""
+    errors = shares.std(0, ddof=1) / len(shares) ** 0.5
+    cells = [
+        f"{share:.3f} ± {error:.3f}" for share, error in zip(shares.mean(0), errors, strict=True)
+    ]
+    print(f"| {name} | {' | '.join(cells)} | {100 * rings.mean():.0f} % |", flush=True)
+
+
+def exchangeable(seeds, number, out):
+    """The table of --together."""
+    print("| data | " + " | ".join(f"{p:g}" for p in COVERAGES) + " | windows with p <= 0.1 |")
+    print("|---" * (len(COVERAGES) + 2) + "|", flush=True)
+    means = []
+    for seed in seeds:
+        shares, rings = left_out(seed, number, out)
+        show(f"wake {seed}", shares, rings)
+        means.append((shares.mean(0), rings.mean()))
+    if len(means) > 1:
+        show("mean", *(np.array(parts) for parts in zip(*means, strict=True)))
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--together", type=int, help="recordings that are drawn at once")
     parser.add_argument("--frames", type=Path)
     parser.add_argument("--systems", nargs="+", default=["cylinder", "combustion"])
     parser.add_argument("--out", type=Path, default=Path("out/bands"))
     given = parser.parse_args()
+    if given.together:
+        exchangeable(given.seeds, given.together, given.out)
+        return
     print("| data | nominal | inside the fit | weights of the folds, test | the model, test |")
     print("|---" * 5 + "|", flush=True)
     for system in given.systems if given.frames else ():
