@@ -84,6 +84,23 @@ def test_integers_are_numbers(model, history):
     assert torch.equal(model.predict(torch.from_numpy(whole)), expected)
 
 
+def test_arrays_that_cannot_be_written_to_are_taken_without_a_warning(model, history):
+    fixed = history[None].copy()
+    fixed.flags.writeable = False
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else PyTorch warns once per process
+    try:
+        np.testing.assert_array_equal(model.predict(fixed), model.predict(history[None]))
+    finally:
+        torch.set_warn_always(before)
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.to_sparse, lambda one: one.to("meta")])
+def test_tensors_without_dense_values_are_named(model, history, change):
+    with pytest.raises(DataError, match="dense tensor"):
+        model.predict(change(tensor(history)))
+
+
 def test_the_batch_axis_may_be_left_out_and_windows_come_as_a_list(model, history):
     whole = model.predict(history[None])
     np.testing.assert_array_equal(model.predict(history), whole[0])

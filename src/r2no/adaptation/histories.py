@@ -132,9 +132,11 @@ def _as_tensor(given: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if isinstance(given, Tensor):
         if given.is_complex():
             raise DataError("`history` holds complex numbers. Give real fields.")
+        if given.layout != torch.strided or given.is_meta:
+            raise DataError("`history` must be a dense tensor with values. Give `.to_dense()`.")
         found = given.detach().cpu()  # looked at here, computed with where the model is
     else:
-        found = torch.from_numpy(given)
+        found = torch.from_numpy(given if given.flags.writeable else given.copy())
     finite = torch.isfinite(found)
     values = found.to(dtype)
     if bool((finite & ~torch.isfinite(values)).any()):
