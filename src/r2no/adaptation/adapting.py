@@ -115,6 +115,11 @@ def _adaptable_fields(source: Operator, train: Windows, fit: Windows) -> Fields:
             f"`source` must be a network or a function, but is a `{type(source).__name__}`. Open "
             "a checkpoint with `r2no.operators` first."
         )
+    if isinstance(source, type):
+        raise ConfigError(
+            f"`source` is the class `{source.__name__}`, which forecasts nothing yet. Build a "
+            f"network of it, `{source.__name__}(...)`, and load its weights."
+        )
     return common_fields(train, fit)
 
 
