@@ -219,6 +219,16 @@ def test_a_data_array_keeps_its_order_and_labels(exact, history):
     np.testing.assert_allclose(found.sel(channel="u"), expected, **CLOSE)
 
 
+def test_a_list_of_data_sets_is_named_instead_of_losing_its_names(model):
+    data = recording(20).isel(time=slice(0, HISTORY))
+    turned = data[["p", "u"]].to_array("variable").transpose("time", ..., "variable")
+    for given in ([data, data], [turned]):
+        with pytest.raises(DataError, match=r"Predict one at a time, or join them"):
+            model.predict(given)
+    joined = xr.concat([data, data], "window")
+    np.testing.assert_allclose(model.predict(joined)["u"][1], model.predict(data)["u"], rtol=1e-4)
+
+
 def test_several_windows_of_a_data_set_have_a_dimension_of_their_own(exact):
     parts = [wide(recording(seed)).isel(time=slice(0, HISTORY)) for seed in (20, 21)]
     found = exact.predict(xr.concat(parts, "window"))

@@ -108,6 +108,11 @@ def _read_list(history: Any, mask: Any, fields: Fields, dtype: torch.dtype) -> H
     """Windows one by one, or arrays with several each; forecasts come back as such a list."""
     if not history:
         raise EmptySplitError("`history` is an empty list. Give at least one window.")
+    if any(isinstance(one, (xr.DataArray, xr.Dataset)) for one in history):
+        raise DataError(
+            "`history` is a list with xarray objects, whose names and units would be lost. Predict "
+            "one at a time, or join them with `xarray.concat` along a dimension `window`."
+        )
     masks = [None] * len(history) if mask is None else list(mask)
     if len(masks) != len(history):
         raise ShapeError(
