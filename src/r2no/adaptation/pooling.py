@@ -50,7 +50,10 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
         )
         provenance = {**model.provenance, "fit": windows.fingerprint}
         added = replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance)
-        weights = [model.ensemble.weights] if short else None  # which never saw these windows
+        weights, kept = None, model.verdict is not None and not model.verdict.deploy
+        if short or not kept:  # the model never saw these windows, and knows more than they alone
+            folds = 1 if short else len(ensemble.judging_folds)
+            weights = [model.ensemble.weights] * folds
         added = calibrated(added, windows, held_out, cache, reporter, weights=weights)
     if short:
         sizes = model.ensemble.needed_sums().windows.tolist()
