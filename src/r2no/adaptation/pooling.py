@@ -52,8 +52,7 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
         added = replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance)
         weights, kept = None, model.verdict is not None and not model.verdict.deploy
         if short or not kept:  # the model never saw these windows, and knows more than they alone
-            folds = 1 if short else len(ensemble.judging_folds)
-            weights = [model.ensemble.weights] * folds
+            weights = [model.ensemble.weights] * (1 if short else len(ensemble.judging_folds))
         added = calibrated(added, windows, held_out, cache, reporter, weights=weights)
     if short:
         sizes = model.ensemble.needed_sums().windows.tolist()
