@@ -115,12 +115,24 @@ def pinned(values: Tensor) -> Tensor:
     return values.pin_memory()
 
 
+def at_rest(operator: Any) -> None:
+    """Put a network into evaluation mode: no dropout, and BatchNorm keeps its statistics.
+
+    Networks are built in training mode, and somebody who trains one brings it back there.
+    """
+    if isinstance(operator, nn.Module) and any(module.training for module in operator.modules()):
+        with contextlib.suppress(NotImplementedError):  # an exported program has one mode
+            operator.eval()
+
+
 def answer(operator: Callable[[Tensor], Any], history: Tensor) -> Any:
     """What an operator answers, computed where its weights are, given back where ``history`` is.
 
     A function that is no module gets its history on the CPU, as it does without an accelerator. It
-    gets a copy: networks that normalise in place would change what others are told next.
+    gets a copy: networks that normalise in place would change what others are told next. Networks
+    answer in evaluation mode.
     """
+    at_rest(operator)
     place = of(operator) if isinstance(operator, nn.Module) else CPU
     found = operator(history.clone() if place is None else history.to(place, copy=True))
     return found.to(history.device) if isinstance(found, Tensor) else found

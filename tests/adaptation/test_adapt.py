@@ -20,6 +20,7 @@ from r2no.data import ArrayWindows, collate
 from r2no.ensemble import FittedEnsemble, learning_curve, quadratic_error
 from r2no.errors import (
     ConfigError,
+    DataError,
     DeviceMemoryError,
     EmptySplitError,
     FileDamagedError,
@@ -85,6 +86,38 @@ def test_fields_agree_but_for_rounding(model, splits):
     swapped = ArrayWindows([travelling_wave(20)], 4, 4, measured=(0,), channels=("b", "a"))
     with pytest.raises(ShapeError, match="the model's channels"):
         model.evaluate(swapped)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"history": 5}, ShapeError, r"of 4 \+ 4 frames"),
+        ({"horizon": 3}, ShapeError, r"of 4 \+ 4 frames"),
+        ({"turned": True}, GridMismatchError, "order of their axes"),
+        ({"units": ("mm/s", "mm/s")}, DataError, "in 'mm/s', but the model was adapted in 'm/s'"),
+        ({"time_step": 0.3}, DataError, "time step of the data is 0.3"),
+        ({"spacing": (0.5, 0.25)}, GridMismatchError, "spacing of 0.5"),
+        ({"units": ("m s-1", "m/s")}, None, ""),
+        ({}, None, ""),  # what the windows do not say is not compared
+    ],
+)
+def test_scores_need_windows_that_are_alike(model, splits, change, error, message):
+    """A longer history or another unit was scored without a word, another grid broke raw."""
+    known = replace(
+        model.fields, units=("m/s", "m/s"), time_step=0.1, spacing=(0.25, 0.25), falling=()
+    )
+    labelled = replace(model, fields=known)
+    options = {"history": 4, "horizon": 4, "measured": (0,), **change}
+    recording = travelling_wave(20)
+    if options.pop("turned", False):
+        recording = recording.transpose(1, 2)
+    windows = ArrayWindows([recording], channels=model.fields.channels, **options)
+    for scored in (labelled.evaluate, lambda one: score_readouts(labelled, one, {})):
+        if error is None:
+            scored(windows)
+            continue
+        with pytest.raises(error, match=message):
+            scored(windows)
 
 
 def test_streamed_prediction_equals_the_public_pieces(model, splits):

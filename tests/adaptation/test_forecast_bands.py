@@ -159,6 +159,20 @@ def test_update_and_merge_carry_the_bands_of_both(model, fit):
     assert r2no.AdaptedModel.merge(model, updated).calibration.bands.groups > bands.groups
 
 
+@pytest.mark.parametrize("seeds", [[30], [30, 31]])
+def test_update_with_few_recordings_leaves_bands_as_narrow_as_they_are(model, histories, seeds):
+    """Fits of these alone keep half of their weights or none, which the pooled model does not."""
+    updated = model.update(split(seeds))
+    assert model.verdict.deploy
+    assert updated.verdict.deploy
+    before, after = (one.predict(histories.history, coverage=0.9) for one in (model, updated))
+    widths = [float((found.upper - found.lower)[..., 0].mean()) for found in (before, after)]
+    assert widths[1] == pytest.approx(widths[0], rel=0.2)
+    target = histories.target[..., 0]
+    inside = (target >= after.lower[..., 0]) & (target <= after.upper[..., 0])
+    assert float(inside.double().mean()) == pytest.approx(0.9, abs=0.05)
+
+
 def test_bands_of_one_recording_have_the_level_of_its_ends(model, tmp_path):
     wave = travelling_wave(40)
     one = instant(ArrayWindows([wave], 4, 4, measured=(0,)))

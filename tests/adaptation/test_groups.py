@@ -282,6 +282,29 @@ def test_published_cells_have_the_papers_columns(data):
     assert model.ensemble.plan.lead_groups == 1
 
 
+@pytest.mark.parametrize("horizon", [11, 14])
+def test_horizons_that_no_large_number_divides_have_groups_of_lead_time(horizon):
+    """Recalled waves move on with lead time, so weights shared over it forecast half as well."""
+    data = {
+        name: ArrayWindows([waves(seed, frames=60) for seed in seeds], HISTORY, horizon, stride=2)
+        for name, seeds in {"train": range(2), "fit": range(10, 14), "test": range(20, 22)}.items()
+    }
+
+    def error(lead_groups):
+        ensemble = EnsembleSettings(radial=8, angular=4, lead_groups=lead_groups)
+        settings = SETTINGS.model_copy(update={"ensemble": ensemble})
+        model = r2no.adapt(
+            lambda history: 0.8 * history[:, -1:].expand(-1, horizon, -1, -1, -1),
+            data["train"],
+            data["fit"],
+            settings=settings,
+        )
+        assert model.ensemble.plan.lead_groups == (10 if lead_groups == "auto" else 1)
+        return model.evaluate(data["test"])["rmse"]
+
+    assert error("auto") < 0.5 * error(1)
+
+
 def test_recall_needs_no_more_than_a_number():
     assert Recall(2).labels == ("recall:1", "recall:2")
     assert Recall(2, with_partners=False).partners == ()

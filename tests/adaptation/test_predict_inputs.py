@@ -84,6 +84,23 @@ def test_integers_are_numbers(model, history):
     assert torch.equal(model.predict(torch.from_numpy(whole)), expected)
 
 
+def test_arrays_that_cannot_be_written_to_are_taken_without_a_warning(model, history):
+    fixed = history[None].copy()
+    fixed.flags.writeable = False
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else PyTorch warns once per process
+    try:
+        np.testing.assert_array_equal(model.predict(fixed), model.predict(history[None]))
+    finally:
+        torch.set_warn_always(before)
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.to_sparse, lambda one: one.to("meta")])
+def test_tensors_without_dense_values_are_named(model, history, change):
+    with pytest.raises(DataError, match="dense tensor"):
+        model.predict(change(tensor(history)))
+
+
 def test_the_batch_axis_may_be_left_out_and_windows_come_as_a_list(model, history):
     whole = model.predict(history[None])
     np.testing.assert_array_equal(model.predict(history), whole[0])
@@ -200,6 +217,16 @@ def test_a_data_array_keeps_its_order_and_labels(exact, history):
     assert found["channel"].values.tolist() == ["p", "u"]
     expected = exact.predict(history.astype(float))[..., 0].transpose(2, 0, 1)
     np.testing.assert_allclose(found.sel(channel="u"), expected, **CLOSE)
+
+
+def test_a_list_of_data_sets_is_named_instead_of_losing_its_names(model):
+    data = recording(20).isel(time=slice(0, HISTORY))
+    turned = data[["p", "u"]].to_array("variable").transpose("time", ..., "variable")
+    for given in ([data, data], [turned]):
+        with pytest.raises(DataError, match=r"Predict one at a time, or join them"):
+            model.predict(given)
+    joined = xr.concat([data, data], "window")
+    np.testing.assert_allclose(model.predict(joined)["u"][1], model.predict(data)["u"], rtol=1e-4)
 
 
 def test_several_windows_of_a_data_set_have_a_dimension_of_their_own(exact):

@@ -355,6 +355,19 @@ def test_stored_forecasts_come_one_file_per_recording_under_the_names_of_the_dat
     run("evaluate", "run/model.r2no")
 
 
+def test_stored_forecasts_beside_the_source_are_opened_again_to_score(folder: Path) -> None:
+    """They do not travel with the artifact, but its config says where they are."""
+    with xarray.open_dataset("piv.nc") as measured:
+        (0.8 * measured).to_netcdf("simulated.nc")
+    path = config(folder, also={"simulated": {"forecasts": "simulated.nc"}})
+    said = run("adapt", path)
+    assert "r2no predict" not in said
+    scores = storage.read_json(folder / "run" / "run.json")["scores"]
+    run("evaluate", "run/model.r2no", "--trust-source", "--output", "again.json")
+    again = storage.read_json(folder / "again.json")["scores"]
+    assert again["r2no"]["rmse"] == pytest.approx(scores["r2no"]["rmse"])
+
+
 def test_unknown_dimension_is_found(folder: Path) -> None:
     found = failure(config(folder, data={"dims": {"time": "tiem"}}))
     assert found.check == "data"

@@ -130,6 +130,11 @@ def _adaptable_fields(source: Operator, train: Windows, fit: Windows) -> Fields:
             f"`source` must be a network or a function, but is a `{type(source).__name__}`. Open "
             "a checkpoint with `r2no.operators` first."
         )
+    if isinstance(source, type):
+        raise ConfigError(
+            f"`source` is the class `{source.__name__}`, which forecasts nothing yet. Build a "
+            f"network of it, `{source.__name__}(...)`, and load its weights."
+        )
     return common_fields(train, fit)
 
 
@@ -244,7 +249,9 @@ def updated(model: AdaptedModel, windows: Windows, *, reporter: Reporter = SILEN
         )
         provenance = {**model.provenance, "fit": windows.fingerprint, "merged": []}
         added = replace(model, ensemble=ensemble, fit_errors=errors, provenance=provenance)
-        weights = [model.ensemble.weights] if short else None  # which never saw these windows
+        weights, kept = None, model.verdict is not None and not model.verdict.deploy
+        if short or not kept:  # the model never saw these windows, and knows more than they alone
+            weights = [model.ensemble.weights] * (1 if short else len(ensemble.judging_folds))
         added = calibrated(added, windows, held_out, cache, reporter, weights=weights)
     if short:
         sizes = model.ensemble.needed_sums().windows.tolist()

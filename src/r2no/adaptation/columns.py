@@ -115,7 +115,7 @@ def partition(
 
     if chosen.lead_groups != "auto":
         return cells(1), chosen.lead_groups
-    leads = [n for n in range(1, _LEADS + 1) if fields.horizon_frames % n == 0][::-1]
+    leads = range(min(_LEADS, fields.horizon_frames), 0, -1)
     for coarser in (1, 2, 4):
         finest = cells(coarser)
         for number in leads:

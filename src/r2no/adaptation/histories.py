@@ -108,6 +108,11 @@ def _read_list(history: Any, mask: Any, fields: Fields, dtype: torch.dtype) -> H
     """Windows one by one, or arrays with several each; forecasts come back as such a list."""
     if not history:
         raise EmptySplitError("`history` is an empty list. Give at least one window.")
+    if any(isinstance(one, (xr.DataArray, xr.Dataset)) for one in history):
+        raise DataError(
+            "`history` is a list with xarray objects, whose names and units would be lost. Predict "
+            "one at a time, or join them with `xarray.concat` along a dimension `window`."
+        )
     masks = [None] * len(history) if mask is None else list(mask)
     if len(masks) != len(history):
         raise ShapeError(
@@ -132,9 +137,11 @@ def _as_tensor(given: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if isinstance(given, Tensor):
         if given.is_complex():
             raise DataError("`history` holds complex numbers. Give real fields.")
+        if given.layout != torch.strided or given.is_meta:
+            raise DataError("`history` must be a dense tensor with values. Give `.to_dense()`.")
         found = given.detach().cpu()  # looked at here, computed with where the model is
     else:
-        found = torch.from_numpy(given)
+        found = torch.from_numpy(given if given.flags.writeable else given.copy())
     finite = torch.isfinite(found)
     values = found.to(dtype)
     if bool((finite & ~torch.isfinite(values)).any()):

@@ -26,6 +26,7 @@ from r2no.adaptation.histories import (
 from r2no.adaptation.labelled import read_labelled
 from r2no.adaptation.loops import RepairLoops
 from r2no.checks import changed
+from r2no.data.coordinates import check_alike
 from r2no.data.window import Fields, Windows
 from r2no.ensemble import (
     BudgetPoint,
@@ -44,7 +45,7 @@ from r2no.ensemble.bands import Calibration
 from r2no.ensemble.columns import last_depths, repair_label
 from r2no.ensemble.compose import CellWeights
 from r2no.ensemble.familiar import described
-from r2no.errors import NonFiniteError, NotFittedError, ShapeError
+from r2no.errors import NonFiniteError, NotFittedError
 from r2no.progress import SILENT, Reporter
 from r2no.scoring import Metrics, score
 from r2no.training import asked
@@ -354,13 +355,14 @@ class AdaptedModel:
             windows: The split.
             batch_size: Windows per batch; default as in the settings.
             reporter: Where progress is shown.
+
+        Raises:
+            ShapeError: if frames, channels or constants are others than the model's.
+            GridMismatchError: for another grid, spacing or direction of an axis.
+            DataError: for other units or another time step, where both are known.
         """
         checks.instance("windows", windows, Windows)  # type: ignore[type-abstract]
-        if windows.fields.channels != self.fields.channels:
-            raise ShapeError(
-                f"`windows` must have the model's channels {self.fields.channels}, but has "
-                f"{windows.fields.channels}. Give them in this order and under these names."
-            )
+        check_alike(self.fields, windows.fields)
         metrics = Metrics(self.fields.measured)
         size = self.settings.batch_size if batch_size is None else batch_size
         score(

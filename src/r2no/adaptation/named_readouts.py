@@ -13,6 +13,7 @@ from r2no import devices
 from r2no._types import Operator
 from r2no.adaptation.groups import RECALL, group_forecasts
 from r2no.adaptation.model import AdaptedModel
+from r2no.data.coordinates import check_alike
 from r2no.data.window import Window, Windows
 from r2no.ensemble import Columns, DepthErrors, FittedEnsemble, Readouts
 from r2no.progress import SILENT, Reporter
@@ -84,7 +85,11 @@ def observe(
 
     Forecasts, in this order, are those of ``operators``, the ``source`` and the readouts. Returns
     the seconds that each part took.
+
+    Raises:
+        ShapeError, GridMismatchError, DataError: as :meth:`AdaptedModel.evaluate` does.
     """
+    check_alike(model.fields, windows.fields)
     return score(
         _roll_out(model, chosen, operators or {}),
         windows,

@@ -275,7 +275,7 @@ class _Frozen:
     def __init__(self, source: Operator, probe: Tensor, shape: tuple[int, ...]) -> None:
         self._source, self.probe, self._shape = source, probe, shape
         if isinstance(source, nn.Module):
-            source.eval()
+            devices.at_rest(source)
             source.requires_grad_(False)
         self.identity = operator_identity(source)
         self.answer = self._asked()

@@ -60,7 +60,7 @@ def adapt(
         f"{path.parent / 'report.html'}. "
         + (
             f"Score it with `r2no evaluate {path}`; stored forecasts cannot answer new data."
-            if own.source.kind == "forecasts"
+            if any(one.kind == "forecasts" for one in (own.source, *own.also.values()))
             else f"Forecast with `r2no predict {path} DATA`."
         )
     )

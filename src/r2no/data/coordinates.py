@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from r2no.data.window import Fields
-from r2no.errors import DataError, GridMismatchError, IrregularGridError
+from r2no.errors import DataError, GridMismatchError, IrregularGridError, ShapeError
 
 #: A step may differ from the mean step by this fraction of it (and by rounding of the numbers).
 TOLERANCE = 1e-3
@@ -229,6 +229,56 @@ def check_axes(fields: Fields, time: Axis, space: Sequence[Axis], mine: str) -> 
             f"{fields.time_step:.6g}. Resample the data in time."
         )
     check_space(fields, space, mine, "the data the model was adapted to")
+
+
+def check_alike(fields: Fields, windows: Fields) -> None:
+    """Refuse windows on which a score of a model of ``fields`` would say nothing.
+
+    What is measured may differ. Units, steps and directions are compared where both say them, as in
+    :func:`check_axes`.
+
+    Raises:
+        ShapeError: for other frames, channels or constants.
+        GridMismatchError: for another grid, spacing, or an axis the other way round.
+        DataError: for other units, or another time step.
+    """
+    if windows.channels != fields.channels:
+        raise ShapeError(
+            f"`windows` must have the model's channels {fields.channels}, but has "
+            f"{windows.channels}. Give them in this order and under these names."
+        )
+    if windows.grid != fields.grid:
+        raise GridMismatchError(
+            f"`windows` must lie on the model's grid {fields.grid}, but lies on {windows.grid}. "
+            "Interpolate the data, or look at the order of their axes."
+        )
+    frames = [(one.history_frames, one.horizon_frames) for one in (windows, fields)]
+    if frames[0] != frames[1] or windows.conditioning != fields.conditioning:
+        raise ShapeError(
+            f"`windows` must be of {fields.history_frames} + {fields.horizon_frames} frames with "
+            f"the constants {fields.conditioning}, as in training, but is of "
+            f"{windows.history_frames} + {windows.horizon_frames} with {windows.conditioning}."
+        )
+    for name, given, wanted in zip(fields.channels, windows.units, fields.units, strict=False):
+        what = f"Channel {name!r} of `windows`"
+        if not conversion(given, wanted, what=what).trivial:
+            raise _other_units(what, given, wanted)
+    time = Axis("time", 2, windows.time_step, windows.time_units, None)
+    check_axes(fields, time, _spaced(windows, fields.falling), "`windows`")
+
+
+def _spaced(windows: Fields, falling: Sequence[bool]) -> list[Axis]:
+    """The spatial axes of windows, with a coordinate where their steps are known."""
+    number = len(windows.grid)
+    names = windows.axes or tuple(f"axis {place + 1}" for place in range(number))
+    steps, units = windows.spacing or (1.0,) * number, windows.axis_units or ("",) * number
+    falls = windows.falling or falling or (False,) * number
+    found = []
+    for name, step, unit, down in zip(names, steps, units, falls, strict=True):
+        axis = Axis(name, 2, step, unit, None)
+        known = step != 1 or bool(windows.falling)
+        found.append(axis.in_steps(step, unit, falls=down) if known else axis)
+    return found
 
 
 def check_space(fields: Fields, space: Sequence[Axis], mine: str, theirs: str) -> None:

@@ -67,7 +67,7 @@ def examine(config: OwnConfig, *, full: bool = False) -> Iterator[Finding]:
         check = "source"
         source = open_source(config, splits)
         if isinstance(source, torch.nn.Module):
-            source.eval().requires_grad_(False)
+            source.requires_grad_(False)
         few = _few(splits.fit)
         forecast = _answer(source, few)
         yield Finding("ok", "source", f"Answers {tuple(forecast.shape)}, as these windows need.")

@@ -221,10 +221,12 @@ def evaluate_own(
     config = OwnConfig(**provenance["config"])
     measurements = open_measurements(config.data)
     splits = split(config.data, measurements)
-    source = None
+    source = None  # the artifact brings everything but stored forecasts
     if config.source.kind == "forecasts":
         source = open_source(config, splits)
-    model = load(folder, source, trust_source=trust_source, device=device)
+    stored = {name: one for name, one in config.also.items() if one.kind == "forecasts"}
+    also = {name: open_source(config, splits, one) for name, one in stored.items()}
+    model = load(folder, source, also=also, trust_source=trust_source, device=device)
     if batch_size is not None:
         model = replace(model, settings=changed(model.settings, batch_size=batch_size))
     reporter.say(f"Computing on {devices.describe(model.device)}.")

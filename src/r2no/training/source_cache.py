@@ -25,11 +25,12 @@ from torch import Tensor
 from r2no import devices, ranks, storage
 from r2no._types import Number, Operator, PathLike
 from r2no.data.window import Windows, batches, gather
-from r2no.errors import FileDamagedError
+from r2no.errors import FileDamagedError, FingerprintError
 from r2no.locks import sole_run
 from r2no.progress import SILENT, Reporter, Step
 from r2no.training.operator import asked, operator_identity, same_answer
 
+_MIXED = 0.02  # of the range of values: more is no rounding, of bfloat16 either
 _SAVE_EVERY = 16  # batches between two notes of how far the file is filled
 
 
@@ -114,19 +115,40 @@ def cached_source(
         checks = ranks.agreed(_noted(path))
         if len(checks) < len(windows):
             starts = range(len(checks), len(windows), batch_size)
-            rows = ranks.in_order(starts, partial(_answers, source, windows, batch_size))
+            rows = ranks.in_order(starts, partial(_answers, source, windows, batch_size, answer))
             with reporter.step(title, len(windows)) as step:
                 step.advance(len(checks))
                 _fill(path, (len(windows), *shape), rows, checks, answer, step)
     return SourceCache(path)
 
 
-def _answers(source: Operator, windows: Windows, batch_size: int, start: int) -> np.ndarray:
-    """The source's forecasts for the batch that begins with this window."""
+def _answers(
+    source: Operator, windows: Windows, batch_size: int, alone: Tensor, start: int
+) -> np.ndarray:
+    """The source's forecasts for the batch that begins with this window.
+
+    Raises:
+        FingerprintError: if that of the first window is another one than it was ``alone``.
+    """
     numbers = range(start, min(start + batch_size, len(windows)))
     history, shape = gather(windows, numbers).history, windows.fields.target_shape
     with devices.memory_named(len(numbers), lambda size: _checked(source, history[:size], shape)):
-        return _checked(source, history, shape)
+        rows = _checked(source, history, shape)
+    if start == 0:
+        _check_apart(torch.from_numpy(rows[:1]), alone)
+    return rows
+
+
+def _check_apart(together: Tensor, alone: Tensor) -> None:
+    """Refuse a source that mixes the windows of a batch; low precision may round otherwise."""
+    difference = float((together - alone).abs().max())
+    rounding = _MIXED * float(alone.max() - alone.min())
+    if difference > rounding and not same_answer(together, alone):
+        raise FingerprintError(
+            f"`source` answers the first window otherwise when others are in its batch (by "
+            f"{difference:.2g}), so its forecasts depend on what they are computed with. Put "
+            "normalisation layers into evaluation mode, and take no means over the batch."
+        )
 
 
 def bound_cache(folder: PathLike, most: Literal["keep", "drop"] | Number) -> None:
