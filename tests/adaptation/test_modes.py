@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
-from r2no.settings import changed
 from tests.support.adapting import FIT, HISTORY, SETTINGS, TRAIN, Source
 from torch import nn
 
 import r2no
+from r2no.checks import changed
 from r2no.errors import ConfigError, FingerprintError
 
 INSTANT = changed(SETTINGS, members=0)

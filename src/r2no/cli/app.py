@@ -31,14 +31,20 @@ class _Later(TyperGroup):
     def commands(self) -> dict[str, Any]:
         """By name."""
         if not self._known:
-            import r2no.cli.bench  # noqa: F401  (its commands register themselves)
-
-            self._known = vars(typer.main.get_group(bench_app))["_known"]
+            self._known = _bench_commands()
         return self._known
 
     @commands.setter
     def commands(self, known: dict[str, Any]) -> None:
         self._known = known
+
+
+def _bench_commands() -> dict[str, Any]:
+    """The commands of ``r2no bench`` by name."""
+    import r2no.cli.bench  # noqa: F401  (they register themselves)
+
+    group: Any = typer.main.get_group(bench_app)
+    return group.commands  # type: ignore[no-any-return]
 
 
 bench_app = typer.Typer(
@@ -181,8 +187,7 @@ class HalfMoved(TyperCommand):
 
 def _bench_options(command: str) -> set[str]:
     """The options of a command of ``r2no bench``."""
-    group: Any = typer.main.get_command(bench_app)
-    parameters = group.commands[command].params
+    parameters = _bench_commands()[command].params
     names = {name for each in parameters for name in (*each.opts, *each.secondary_opts)}
     return {name for name in names if name.startswith("--")}
 
