@@ -15,6 +15,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from r2no.errors import ConfigError, FileMissingError, R2NOError
 
+if TYPE_CHECKING:
+    from r2no.progress import Reporter
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -53,9 +56,6 @@ bench_app = typer.Typer(
     help="RealPDEBench: its data, its protocol, the paper's experiments.",
 )
 app.add_typer(bench_app, name="bench")
-if TYPE_CHECKING:
-    from r2no.progress import Reporter
-
 console = Console(markup=False, emoji=False)  # names and paths are printed as they are
 
 
